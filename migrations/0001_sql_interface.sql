@@ -1,0 +1,482 @@
+-- The SQL interface: the guard on request moves, the operator's functions, the views.
+-- Functions qualify every column: a parameter named like a column is an error at call time.
+
+create function onetake.is_legal_move(from_state text, to_state text) returns boolean
+language sql immutable parallel safe
+return case from_state
+  when 'queued' then to_state in ('submitting', 'cancelled', 'expired', 'accepted', 'rejected', 'ambiguous')
+  when 'submitting' then to_state in ('accepted', 'queued', 'rejected', 'ambiguous')
+  when 'ambiguous' then to_state in ('queued', 'accepted', 'rejected', 'cancelled', 'failed')
+  when 'accepted' then to_state in ('succeeded', 'failed', 'ambiguous')
+  else false
+end;
+--> statement-breakpoint
+create function onetake.guard_request_move() returns trigger
+language plpgsql set search_path = pg_catalog, pg_temp
+as $$
+begin
+  if tg_op = 'DELETE' then
+    raise exception 'onetake: generation request % is a record of money and is not deleted', old.id
+      using errcode = 'OT002';
+  elsif tg_op = 'INSERT' then
+    if new.state <> 'queued' then
+      raise exception 'onetake: a generation request begins as queued, not %', new.state using errcode = 'OT002';
+    end if;
+  elsif old.state <> new.state and not onetake.is_legal_move(old.state, new.state) then
+    raise exception 'onetake: generation request % can''t move from % to %', old.id, old.state, new.state
+      using errcode = 'OT002';
+  end if;
+  return new;
+end
+$$;
+--> statement-breakpoint
+create trigger generation_requests_guard_insert before insert on onetake.generation_requests
+for each row execute function onetake.guard_request_move();
+--> statement-breakpoint
+create trigger generation_requests_guard_move before update of state on onetake.generation_requests
+for each row execute function onetake.guard_request_move();
+--> statement-breakpoint
+create trigger generation_requests_guard_delete before delete on onetake.generation_requests
+for each row execute function onetake.guard_request_move();
+--> statement-breakpoint
+-- What finance may have to pay, over all attempts of a request. Late evidence and an operator's word
+-- count; an operator's "not accepted" does not make an unknown outcome known.
+create function onetake.charge_of(request_id uuid) returns text
+language sql stable set search_path = pg_catalog, pg_temp
+as $$
+  select case
+    when bool_or(facts.accepted and facts.refunded is not true) then 'charged'
+    when bool_or(facts.unknown) then 'possible'
+    when bool_or(facts.accepted) then 'refunded'
+    else 'none'
+  end
+  from (
+    select
+      a.refunded,
+      a.certainty = 'accepted' or coalesce(e.accepted, false) as accepted,
+      -- An attempt in flight is not unknown yet.
+      a.certainty = 'unknown' and not coalesce(e.accepted or e.refused, false) as unknown
+    from onetake.submission_attempts a
+    left join lateral (
+      select bool_or(x.certainty = 'accepted') as accepted, bool_or(x.certainty = 'refused') as refused
+      from onetake.attempt_evidence x
+      where x.attempt_id = a.id
+    ) e on true
+    where a.request_id = charge_of.request_id
+  ) facts
+$$;
+--> statement-breakpoint
+create type onetake.resolution as (
+  id uuid,
+  from_state text,
+  to_state text,
+  posts_permitted integer,
+  not_before timestamptz
+);
+--> statement-breakpoint
+-- Actor and reason are asked for before anything is looked at.
+create function onetake.require_operator(actor text, reason text) returns void
+language plpgsql immutable set search_path = pg_catalog, pg_temp
+as $$
+begin
+  if coalesce(btrim(actor), '') = '' or coalesce(btrim(reason), '') = '' then
+    raise exception 'onetake: an operator''s action needs an actor and a reason' using errcode = 'OT004';
+  end if;
+end
+$$;
+--> statement-breakpoint
+create function onetake.record_action(actor text, action text, subject text, reason text) returns void
+language sql volatile set search_path = pg_catalog, pg_temp
+as $$
+  insert into onetake.operator_actions (at, actor, "session_user", action, subject, reason)
+  values (clock_timestamp(), btrim(record_action.actor), session_user, record_action.action,
+    record_action.subject, btrim(record_action.reason))
+$$;
+--> statement-breakpoint
+-- Locks the request and says in which state it is; OT001 when there is none, OT002 when it is not in
+-- one of `states`. The caller's next statement sees everything that the wait for the lock let in.
+create function onetake.lock_request(request_id uuid, states text[]) returns text
+language plpgsql volatile set search_path = pg_catalog, pg_temp
+as $$
+declare
+  found_state text;
+begin
+  select r.state into found_state
+  from onetake.generation_requests r
+  where r.id = lock_request.request_id
+  for no key update;
+  if found_state is null then
+    raise exception 'onetake: there is no generation request %', lock_request.request_id using errcode = 'OT001';
+  end if;
+  if not found_state = any (lock_request.states) then
+    raise exception 'onetake: generation request % is %, and this needs it to be %',
+      lock_request.request_id, found_state, array_to_string(lock_request.states, ' or ') using errcode = 'OT002';
+  end if;
+  return found_state;
+end
+$$;
+--> statement-breakpoint
+create function onetake.resolve_as_accepted(request_id uuid, provider_task_id text, actor text, reason text)
+returns onetake.resolution
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+declare
+  was text;
+  last_attempt uuid;
+  started timestamptz;
+  task text := resolve_as_accepted.provider_task_id;
+begin
+  perform onetake.require_operator(resolve_as_accepted.actor, resolve_as_accepted.reason);
+  was := onetake.lock_request(resolve_as_accepted.request_id, array['ambiguous']);
+  if task is null or length(task) not between 1 and 255 or task ~ '[[:cntrl:]]' then
+    raise exception 'onetake: a provider task id has 1 to 255 characters and no control characters'
+      using errcode = 'OT003';
+  end if;
+  if exists (
+    select from onetake.generation_requests other
+    join onetake.generation_requests mine on mine.account = other.account
+    where mine.id = resolve_as_accepted.request_id and other.id <> mine.id and other.provider_task_id = task
+  ) then
+    raise exception 'onetake: that provider task id belongs to another request of the account'
+      using errcode = 'OT003';
+  end if;
+  select a.id, a.started_at into last_attempt, started
+  from onetake.submission_attempts a
+  where a.request_id = resolve_as_accepted.request_id
+  order by a.attempt desc
+  limit 1
+  for no key update;
+  if last_attempt is not null then
+    insert into onetake.attempt_evidence (attempt_id, seen_at, source, certainty, provider_task_id)
+    values (last_attempt, clock_timestamp(), 'operator', 'accepted', task);
+  end if;
+  update onetake.generation_requests r
+  set state = 'accepted', state_reason = 'resolved_as_accepted', provider_task_id = task,
+    accepted_at = coalesce(started, r.created_at), next_poll_at = clock_timestamp(), poll_errors = 0,
+    charge = 'charged', attention = null, attention_since = null
+  where r.id = resolve_as_accepted.request_id;
+  perform onetake.record_action(resolve_as_accepted.actor, 'resolve_as_accepted',
+    resolve_as_accepted.request_id::text, resolve_as_accepted.reason);
+  perform pg_notify('onetake', 'poll');
+  return row(resolve_as_accepted.request_id, was, 'accepted', 0, null)::onetake.resolution;
+exception when unique_violation then
+  raise exception 'onetake: that provider task id belongs to another request of the account'
+    using errcode = 'OT003';
+end
+$$;
+--> statement-breakpoint
+-- Permits exactly one more paid POST (or, with resubmit false, ends the request as cancelled). The POST
+-- waits for the old attempt to be closed, or else for its quarantine: bytes outlive a killed process.
+create function onetake.resolve_as_not_accepted(
+  request_id uuid,
+  actor text,
+  reason text,
+  resubmit boolean default true,
+  force boolean default false,
+  submit_before timestamptz default null
+) returns onetake.resolution
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+declare
+  was text;
+  last_attempt onetake.submission_attempts%rowtype;
+  at_once timestamptz;
+  earliest timestamptz;
+  lane text;
+begin
+  perform onetake.require_operator(resolve_as_not_accepted.actor, resolve_as_not_accepted.reason);
+  was := onetake.lock_request(resolve_as_not_accepted.request_id, array['ambiguous']);
+  select a.* into last_attempt
+  from onetake.submission_attempts a
+  where a.request_id = resolve_as_not_accepted.request_id
+  order by a.attempt desc
+  limit 1
+  for no key update;
+  if last_attempt.http_status between 200 and 299 and not resolve_as_not_accepted.force then
+    raise exception 'onetake: the provider answered request % with %, so it was most likely accepted and paid',
+      resolve_as_not_accepted.request_id, last_attempt.http_status
+      using errcode = 'OT002', hint = 'Use force only after the provider has confirmed that nothing was charged.';
+  end if;
+  at_once := clock_timestamp();
+  update onetake.submission_attempts a
+  set slot_freed_at = coalesce(a.slot_freed_at, at_once)
+  where a.id = last_attempt.id;
+  if not resolve_as_not_accepted.resubmit then
+    update onetake.generation_requests r
+    set state = 'cancelled', state_reason = 'resolved_as_not_accepted', settled_at = at_once,
+      attention = null, attention_since = null
+    where r.id = resolve_as_not_accepted.request_id;
+    perform onetake.record_action(resolve_as_not_accepted.actor, 'resolve_as_not_accepted_without_resubmit',
+      resolve_as_not_accepted.request_id::text, resolve_as_not_accepted.reason);
+    return row(resolve_as_not_accepted.request_id, was, 'cancelled', 0, null)::onetake.resolution;
+  end if;
+  earliest := case
+    when last_attempt.id is null or last_attempt.closed_at is not null then at_once
+    else greatest(at_once, last_attempt.quarantine_until)
+  end;
+  update onetake.generation_requests r
+  set state = 'queued', state_reason = 'rearmed', not_before = earliest,
+    submit_before = resolve_as_not_accepted.submit_before, job_due = true,
+    attention = null, attention_since = null
+  where r.id = resolve_as_not_accepted.request_id
+  returning r.account || '/' || r.operation into lane;
+  perform onetake.record_action(resolve_as_not_accepted.actor, 'resolve_as_not_accepted',
+    resolve_as_not_accepted.request_id::text, resolve_as_not_accepted.reason);
+  perform pg_notify('onetake', 'job_due');
+  return row(resolve_as_not_accepted.request_id, was, 'queued', 1, earliest)::onetake.resolution;
+end
+$$;
+--> statement-breakpoint
+-- Gives up on a request whose outcome nobody will learn, or on an accepted one past its maximum run time.
+create function onetake.abandon(request_id uuid, actor text, reason text) returns onetake.resolution
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+declare
+  was text;
+  runs_until timestamptz;
+begin
+  perform onetake.require_operator(abandon.actor, abandon.reason);
+  was := onetake.lock_request(abandon.request_id, array['ambiguous', 'accepted']);
+  if was = 'accepted' then
+    select a.slot_until into runs_until
+    from onetake.submission_attempts a
+    where a.request_id = abandon.request_id
+    order by a.attempt desc
+    limit 1;
+    if runs_until > clock_timestamp() then
+      raise exception 'onetake: the task of request % may still be running, until %', abandon.request_id, runs_until
+        using errcode = 'OT002', hint = 'It has been paid for. Wait until its maximum run time is over.';
+    end if;
+  end if;
+  update onetake.generation_requests r
+  set state = 'failed', failure_reason = 'abandoned', settled_at = clock_timestamp(), next_poll_at = null,
+    attention = null, attention_since = null
+  where r.id = abandon.request_id;
+  perform onetake.record_action(abandon.actor, 'abandon', abandon.request_id::text, abandon.reason);
+  return row(abandon.request_id, was, 'failed', 0, null)::onetake.resolution;
+end
+$$;
+--> statement-breakpoint
+create function onetake.cancel_request(request_id uuid, actor text, reason text) returns onetake.resolution
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+declare
+  was text;
+begin
+  perform onetake.require_operator(cancel_request.actor, cancel_request.reason);
+  was := onetake.lock_request(cancel_request.request_id, array['queued']);
+  update onetake.generation_requests r
+  set state = 'cancelled', state_reason = 'cancelled', settled_at = clock_timestamp(), job_due = false
+  where r.id = cancel_request.request_id;
+  perform onetake.record_action(cancel_request.actor, 'cancel_request', cancel_request.request_id::text,
+    cancel_request.reason);
+  return row(cancel_request.request_id, was, 'cancelled', 0, null)::onetake.resolution;
+end
+$$;
+--> statement-breakpoint
+-- Ends the account's holds (of one operation, or with null all of them) and says how many. The epoch makes
+-- sure that the answer to a POST from before the release can't set a hold again.
+create function onetake.release_account(account text, operation text, actor text, reason text) returns integer
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+declare
+  ended integer;
+begin
+  perform onetake.require_operator(release_account.actor, release_account.reason);
+  update onetake.accounts a
+  set hold_epoch = a.hold_epoch + 1
+  where a.name = release_account.account;
+  if not found then
+    raise exception 'onetake: there is no account "%"', release_account.account using errcode = 'OT001';
+  end if;
+  update onetake.account_holds h
+  set ended_at = clock_timestamp(), ended_by = btrim(release_account.actor)
+  where h.account = release_account.account and h.ended_at is null
+    and (release_account.operation is null or h.operation = release_account.operation);
+  get diagnostics ended = row_count;
+  perform onetake.record_action(release_account.actor, 'release_account',
+    concat_ws('/', release_account.account, release_account.operation), release_account.reason);
+  perform pg_notify('onetake', 'account');
+  return ended;
+end
+$$;
+--> statement-breakpoint
+create view onetake.ambiguous_submissions as
+select
+  r.id,
+  r.state_reason as reason,
+  r.account,
+  r.operation,
+  (extract(epoch from clock_timestamp() - coalesce(a.settled_at, r.created_at)) * 1000)::bigint as age_ms,
+  a.attempt,
+  a.phase,
+  a.http_status,
+  a.error_code,
+  a.started_at,
+  a.settled_at,
+  r.charge,
+  case
+    when a.id is null or a.closed_at is not null then a.settled_at
+    else a.quarantine_until
+  end as rearmable_at,
+  coalesce(a.http_status between 200 and 299, false) as needs_force,
+  (
+    select string_agg(concat_ws(' ', e.source, e.certainty, e.http_status, e.error_code), '; ' order by e.id)
+    from onetake.attempt_evidence e
+    where e.attempt_id = a.id
+  ) as evidence
+from onetake.generation_requests r
+left join lateral (
+  select x.* from onetake.submission_attempts x where x.request_id = r.id order by x.attempt desc limit 1
+) a on true
+where r.state = 'ambiguous'
+order by r.created_at;
+--> statement-breakpoint
+create view onetake.breaker_status as
+select
+  b.name,
+  b.state,
+  case
+    when b.state = 'open' and s.now >= b.retry_at then 'probe_due'
+    when b.state = 'half_open' and (p.id is null or s.now >= p.lease_expires_at) then 'probe_overdue'
+    else b.state
+  end as effective_state,
+  case
+    when b.state = 'closed' and b.consecutive_failures = 0 then 'closed: submissions flow'
+    when b.state = 'closed' then format('closed: %s of %s dependency failures in a row',
+      b.consecutive_failures, b.failure_threshold)
+    when b.state = 'half_open' then format('half open: one probe is in flight since %s',
+      to_char(p.started_at at time zone 'UTC', 'HH24:MI:SS'))
+    else format('open since %s: %s, next probe at %s',
+      to_char(b.opened_at at time zone 'UTC', 'HH24:MI:SS'),
+      case t.cause
+        when 'failure_threshold' then format('%s dependency failures in a row', b.failure_threshold)
+        when 'probe_failed' then 'the probe failed'
+        when 'probe_lost' then 'the probe''s worker was lost'
+        else 'the probe told nothing'
+      end || coalesce(format(' (last answer %s)', t.http_status), ''),
+      to_char(b.retry_at at time zone 'UTC', 'HH24:MI:SS'))
+  end as why,
+  coalesce(t.at, b.created_at) as since,
+  b.generation,
+  b.consecutive_failures,
+  b.failure_threshold,
+  b.cooldown_ms,
+  b.opened_at,
+  b.retry_at,
+  case
+    when b.state = 'open' then greatest(0, ceil(extract(epoch from b.retry_at - s.now) * 1000))::bigint
+  end as retry_in_ms,
+  b.override,
+  b.override_actor,
+  b.override_reason,
+  b.override_expires_at,
+  b.probe_attempt_id,
+  b.probe_request_id
+from (select clock_timestamp() as now) s
+cross join onetake.circuit_breakers b
+left join onetake.submission_attempts p on p.id = b.probe_attempt_id
+left join lateral (
+  select x.at, x.cause, x.http_status
+  from onetake.circuit_breaker_transitions x
+  where x.breaker_name = b.name and x.layer = 'state'
+  order by x.number desc
+  limit 1
+) t on true;
+--> statement-breakpoint
+create view onetake.request_overview as
+select
+  r.id,
+  r.account,
+  r.operation,
+  r.request_key,
+  r.state,
+  r.state_reason,
+  r.failure_reason,
+  r.result_status,
+  case r.state
+    when 'queued' then case
+      when h.since is not null then format('account held: %s since %s', replace(h.kind, '_', ' '),
+        to_char(h.since at time zone 'UTC', 'HH24:MI'))
+      when b.state = 'open' and s.now < b.retry_at then format('breaker open until %s (%s failures in a row)',
+        to_char(b.retry_at at time zone 'UTC', 'HH24:MI:SS'), b.failure_threshold)
+      when b.state = 'half_open' then 'breaker half open: one probe is in flight'
+      when c.paused_until > s.now then format('%s limit of the provider: paused until %s', c.pause_kind,
+        to_char(c.paused_until at time zone 'UTC', 'HH24:MI:SS'))
+      when r.not_before > s.now then format('not before %s (%s)',
+        to_char(r.not_before at time zone 'UTC', 'HH24:MI:SS'), coalesce(replace(r.state_reason, '_', ' '), 'as asked'))
+      when l.windows >= c.requests_per_minute then format('rate: %s of %s requests this minute', l.windows,
+        c.requests_per_minute)
+      when l.slots >= c.max_concurrent_generations then format('%s of %s generations running', l.slots,
+        c.max_concurrent_generations)
+      when b.state = 'open' then 'breaker open: a probe is due'
+      else 'a worker'
+    end
+    when 'submitting' then 'the provider''s answer'
+    when 'accepted' then case
+      when r.provider_finished_at is not null then 'its files'
+      else 'the provider: task accepted, still running'
+    end
+    when 'ambiguous' then 'outcome unknown: needs an operator'
+  end as waiting_for,
+  r.charge,
+  r.refunded,
+  r.provider_task_id,
+  r.submissions,
+  r.not_before,
+  r.submit_before,
+  r.attention,
+  r.warnings,
+  r.created_at,
+  r.settled_at
+from (select clock_timestamp() as now) s
+cross join onetake.generation_requests r
+join onetake.accounts c on c.name = r.account
+left join onetake.circuit_breakers b on r.state = 'queued' and b.name = c.provider || '/' || r.operation
+left join lateral (
+  select x.kind, x.since
+  from onetake.account_holds x
+  where r.state = 'queued' and x.account = r.account and x.ended_at is null and (x.until is null or x.until > s.now)
+    and (x.operation is null or x.operation = r.operation)
+  order by x.since
+  limit 1
+) h on true
+left join lateral (
+  select
+    (select count(*) from onetake.submission_attempts w where w.account = r.account and w.window_until > s.now) as windows,
+    (
+      select count(*) from onetake.submission_attempts w
+      where w.account = r.account and w.slot_freed_at is null and w.slot_until > s.now
+    ) as slots
+  where r.state = 'queued'
+) l on true;
+--> statement-breakpoint
+-- Everything that wants a person, oldest first, with the command that ends it.
+create view onetake.attention as
+select 'request' as subject_kind, r.id::text as subject, 'outcome unknown: ' || r.state_reason as what,
+  coalesce(a.settled_at, r.created_at) as since, 'onetake ambiguous show ' || r.id as command
+from onetake.generation_requests r
+left join lateral (
+  select x.settled_at from onetake.submission_attempts x where x.request_id = r.id order by x.attempt desc limit 1
+) a on true
+where r.state = 'ambiguous'
+union all
+select 'request', r.id::text, replace(r.attention, '_', ' '), r.attention_since, 'onetake requests show ' || r.id
+from onetake.generation_requests r
+where r.attention is not null and r.state <> 'ambiguous'
+union all
+select 'account', concat_ws('/', h.account, h.operation), 'held: ' || replace(h.kind, '_', ' '), h.since,
+  'onetake accounts release ' || h.account
+from onetake.account_holds h
+where h.ended_at is null and (h.until is null or h.until > clock_timestamp())
+order by since;
+--> statement-breakpoint
+revoke execute on all functions in schema onetake from public;
+--> statement-breakpoint
+-- Pure, or no more than the caller may read: the trigger and the workers call them with their own rights.
+grant execute on function onetake.is_legal_move(text, text), onetake.charge_of(uuid) to public;

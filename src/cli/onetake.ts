@@ -1,0 +1,20 @@
+#!/usr/bin/env node
+// The gate. Nothing may be imported statically here: a static import is loaded first, and on an old Node it
+// fails with a stack trace before this file can say what is wrong. The syntax stays old for the same reason.
+const [major = 0, minor = 0] = process.versions.node.split('.').map(Number);
+
+if (major < 22 || (major === 22 && minor < 19)) {
+  process.stderr.write(
+    `onetake needs Node.js 22.19 or newer, and this is ${process.versions.node}: run it with a newer Node.js.\n`,
+  );
+  process.exitCode = 2;
+} else {
+  import('./main.ts').catch((error: unknown) => {
+    process.stderr.write(
+      `onetake could not start: ${error instanceof Error ? error.message : String(error)}\n`,
+    );
+    process.exitCode = 1;
+  });
+}
+
+export {};

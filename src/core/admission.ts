@@ -1,0 +1,125 @@
+import type { Permit } from './circuit-breaker.ts';
+
+/**
+ * How long a POST occupies the provider's minute, counted from its latest possible arrival. The margin
+ * covers the provider's clock ticking on another boundary than ours.
+ */
+export const RATE_WINDOW_MS = 60_250;
+
+export interface AccountLimits {
+  readonly requestsPerMinute: number;
+  readonly maxConcurrentGenerations: number;
+}
+
+/** What one lane (account and operation) looks like, counted under the account's lock. */
+export interface LaneLoad {
+  /** POSTs that may still lie inside the provider's window. */
+  readonly windowCount: number;
+  /** Generations that may still be running. */
+  readonly slotCount: number;
+  readonly pausedUntil: Date | null;
+  readonly held: boolean;
+  readonly permit: Permit;
+}
+
+export type AdmissionBlock = 'held' | 'paused' | 'breaker' | 'rate' | 'concurrency';
+
+export type Admission =
+  | { readonly permits: number; readonly probe: boolean }
+  | { readonly permits: 0; readonly blockedBy: AdmissionBlock };
+
+/** How many submissions may start now, of at most `wanted`. `now` is the database's clock. */
+export function decideAdmission(limits: AccountLimits, load: LaneLoad, wanted: number, now: Date): Admission {
+  if (load.held) return { permits: 0, blockedBy: 'held' };
+  if (load.pausedUntil !== null && now < load.pausedUntil) return { permits: 0, blockedBy: 'paused' };
+  if (load.permit.permit === 'refuse') return { permits: 0, blockedBy: 'breaker' };
+  const rate = limits.requestsPerMinute - load.windowCount;
+  if (rate <= 0) return { permits: 0, blockedBy: 'rate' };
+  const slots = limits.maxConcurrentGenerations - load.slotCount;
+  if (slots <= 0) return { permits: 0, blockedBy: 'concurrency' };
+  if (load.permit.permit === 'probe') return { permits: Math.min(wanted, 1), probe: true };
+  return { permits: Math.min(wanted, rate, slots), probe: false };
+}
+
+const RATE_PAUSE_FLOOR_MS = 60_000;
+const RATE_PAUSE_CAP_MS = 900_000;
+const CONCURRENCY_PAUSE_FLOOR_MS = 5_000;
+const CONCURRENCY_PAUSE_CAP_MS = 60_000;
+
+/**
+ * How long a 429 pauses its account, in ms. The provider's window counts refused calls too, so less than
+ * a full minute can't help; a concurrency refusal ends when a generation of ours does, and the pause is
+ * only its fallback. `consecutive` counts this refusal.
+ */
+export function capacityPauseMs(
+  kind: 'rate' | 'concurrency',
+  retryAfterMs: number | null,
+  consecutive: number,
+): number {
+  if (kind === 'concurrency') {
+    const doublings = Math.max(0, Math.min(consecutive - 1, 4));
+    return Math.min(CONCURRENCY_PAUSE_CAP_MS, CONCURRENCY_PAUSE_FLOOR_MS * 2 ** doublings);
+  }
+  return Math.min(RATE_PAUSE_CAP_MS, Math.max(RATE_PAUSE_FLOOR_MS, retryAfterMs ?? 0));
+}
+
+export type HoldKind = 'key_refused' | 'payment_required' | 'access_denied' | 'operator';
+
+export interface AccountRefusal {
+  readonly kind: HoldKind;
+  /** `operation`: only the lane that was refused; `account`: every lane of the account. */
+  readonly scope: 'account' | 'operation';
+}
+
+/** What an answered 401, 402 or 403 holds. Anything else holds nothing. */
+export function accountRefusal(status: number, code: string | null): AccountRefusal | undefined {
+  switch (status) {
+    case 401:
+      return { kind: 'key_refused', scope: 'account' };
+    case 402:
+      return { kind: 'payment_required', scope: code === 'trial_exhausted' ? 'operation' : 'account' };
+    case 403:
+      return { kind: 'access_denied', scope: 'operation' };
+    default:
+      return undefined;
+  }
+}
+
+const SECONDS = /^\d+(\.\d+)?$/;
+const MONTH = '(?<month>Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)';
+const TIME = String.raw`(?<time>\d\d:\d\d:\d\d)`;
+/** The three forms of RFC 9110: the current one, RFC 850's and asctime's, which names no zone and means UTC. */
+const HTTP_DATES: readonly RegExp[] = [
+  new RegExp(String.raw`^[A-Z][a-z]{2}, (?<day>\d\d) ${MONTH} (?<year>\d{4}) ${TIME} GMT$`),
+  new RegExp(String.raw`^[A-Z][a-z]{5,8}, (?<day>\d\d)-${MONTH}-(?<year>\d\d) ${TIME} GMT$`),
+  new RegExp(String.raw`^[A-Z][a-z]{2} ${MONTH} (?<day>[ \d]\d) ${TIME} (?<year>\d{4})$`),
+];
+/** Longer than anybody's pause, and short enough for any timer or interval that it may end up in. */
+const RETRY_AFTER_CAP_MS = 86_400_000;
+
+/**
+ * `Retry-After` in ms from `now`, at most a day, or null for anything that is neither a plain count of
+ * seconds nor an HTTP date. `Date.parse` alone would read "-3" as a month, "120" as a year and an asctime
+ * date in this machine's zone.
+ */
+export function retryAfterMs(header: string | null, now: Date): number | null {
+  const text = header?.trim() ?? '';
+  if (SECONDS.test(text)) return Math.min(RETRY_AFTER_CAP_MS, Math.ceil(Number(text) * 1_000));
+  for (const form of HTTP_DATES) {
+    const groups = form.exec(text)?.groups;
+    if (groups === undefined) continue;
+    const { day, month, time } = groups as { day: string; month: string; time: string };
+    const at = Date.parse(`${day.trim()} ${month} ${fullYear(groups['year'] as string, now)} ${time} GMT`);
+    return Number.isNaN(at) ? null : Math.min(RETRY_AFTER_CAP_MS, Math.max(0, at - now.getTime()));
+  }
+  return null;
+}
+
+/** Two digits mean the year that is at most 50 years ahead (RFC 9110, section 5.6.7). */
+function fullYear(digits: string, now: Date): number {
+  const year = Number(digits);
+  if (digits.length === 4) return year;
+  const thisYear = now.getUTCFullYear();
+  const inThisCentury = thisYear - (thisYear % 100) + year;
+  return inThisCentury > thisYear + 50 ? inThisCentury - 100 : inThisCentury;
+}

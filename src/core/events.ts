@@ -1,0 +1,90 @@
+import type { AdmissionBlock, HoldKind } from './admission.ts';
+import type { CircuitBreakerState, TransitionCause } from './circuit-breaker.ts';
+import type { Attention, RequestState } from './generation-request.ts';
+import type { Certainty, Health, OutcomeReason, Phase } from './outcome.ts';
+
+/** One state change of one breaker, as its transition row tells it. */
+export interface BreakerTransition {
+  readonly breakerName: string;
+  readonly previousState: CircuitBreakerState;
+  readonly nextState: CircuitBreakerState;
+  readonly cause: TransitionCause;
+  readonly outcomeKind: Health | null;
+  readonly httpStatus: number | null;
+  readonly openedAt: Date | null;
+  readonly retryAt: Date | null;
+  readonly requestId: string | null;
+  readonly providerTaskId: string | null;
+  readonly generation: number;
+  readonly actor: string | null;
+}
+
+/**
+ * Every event and its fields. Emitted after the commit that made it true; refusals emit nothing. Fields
+ * are ids, codes and numbers, so that a subscriber can print all of them.
+ */
+export interface OnetakeEvents {
+  'process:started': { role: 'worker' | 'poller'; worker: string };
+  'process:stopping': { role: 'worker' | 'poller'; worker: string; inFlight: number };
+  'process:stopped': { role: 'worker' | 'poller'; worker: string };
+  /** A loop failed and will go on; `errorCode` is a SQLSTATE, a socket code or one of ours. */
+  'process:trouble': { role: 'worker' | 'poller'; loop: string; errorCode: string };
+  /** This process's file and the rows that everyone reads disagree; the rows rule. Said once. */
+  'configuration:differs': { settings: string };
+  'submission:admitted': {
+    requestId: string;
+    attemptId: string;
+    attempt: number;
+    account: string;
+    operation: string;
+    isProbe: boolean;
+  };
+  'submission:settled': {
+    requestId: string;
+    attemptId: string;
+    from: RequestState;
+    to: RequestState;
+    reason: OutcomeReason;
+    health: Health;
+    certainty: Certainty;
+    phase: Phase;
+    httpStatus: number | null;
+    errorCode: string | null;
+    providerTaskId: string | null;
+    attention: Attention | null;
+  };
+  /** The contract was broken, or an answer came that nobody has reviewed. */
+  'submission:alert': {
+    requestId: string;
+    attemptId: string;
+    reason: OutcomeReason;
+    httpStatus: number | null;
+  };
+  'submission:unsettled': {
+    requestId: string;
+    attemptId: string;
+    providerTaskId: string | null;
+    errorCode: string;
+  };
+  'breaker:transition': BreakerTransition;
+  'account:held': { account: string; operation: string | null; kind: HoldKind; code: string | null };
+  'account:paused': { account: string; kind: 'rate' | 'concurrency'; until: Date };
+  'lane:blocked': { account: string; operation: string; blockedBy: AdmissionBlock };
+  'task:unreadable': {
+    requestId: string;
+    reason: string;
+    httpStatus: number | null;
+    errorCode: string | null;
+  };
+  'task:finished': { requestId: string; to: 'succeeded' | 'failed'; files: number };
+  'task:refunded': { requestId: string };
+  'asset:stored': { requestId: string; index: number; bytes: number };
+  'asset:failed': { requestId: string; index: number; errorCode: string };
+  'rescue:done': { rescued: string; count: number };
+  'request:expired': { requestId: string };
+}
+
+export type OnetakeEventName = keyof OnetakeEvents;
+
+/** Where floors below the process report to. Must not throw. */
+export type Emit = <Name extends OnetakeEventName>(name: Name, event: OnetakeEvents[Name]) => void;

@@ -1,0 +1,88 @@
+import type { EncodedFields } from './operations.ts';
+import type { Outcome, Phase } from './outcome.ts';
+
+/** All enforced by us, in ms: until connected, until the status line, until the body is read. */
+export interface Deadlines {
+  readonly connectMs: number;
+  readonly firstResponseMs: number;
+  readonly submissionMs: number;
+}
+
+export interface Submission {
+  /** For correlation in wire evidence only; it is never sent. */
+  readonly attemptId: string;
+  readonly operation: string;
+  readonly fields: EncodedFields;
+  readonly apiKey: string;
+  readonly deadlines: Deadlines;
+  readonly resubmitOn: readonly number[];
+  /**
+   * Asked at the last moment before the first byte: false once the send budget is used up. A provider
+   * that gets false must send nothing and report *unsent by our own doing*.
+   */
+  readonly maySend: () => boolean;
+}
+
+/** What the wire showed of one POST. Ids and codes only: no body, no header, no URL. */
+export interface WireEvidence {
+  readonly phase: Phase;
+  readonly httpStatus: number | null;
+  /** The provider's code, or the transport's. At most 64 plain characters. */
+  readonly errorCode: string | null;
+  readonly providerTaskId: string | null;
+  /** Ms since the response began, when it ended up here; null when none began. */
+  readonly responseAgeMs: number | null;
+  /** Nothing of the request can arrive any more: its response was read, or its socket has ended. */
+  readonly closed: boolean;
+}
+
+export interface SubmissionOutcome extends Outcome {
+  readonly evidence: WireEvidence;
+  /** With `rate_limited` and `concurrency_limited`: what `Retry-After` said. */
+  readonly retryAfterMs: number | null;
+}
+
+export interface TaskRead {
+  readonly taskId: string;
+  readonly apiKey: string;
+  readonly timeoutMs: number;
+}
+
+/** One file of a finished task. `url` is temporary, on another host, and never gets the key. */
+export interface ResultFile {
+  readonly index: number;
+  readonly kind: 'audio';
+  readonly url: string;
+  readonly contentType: string | null;
+  /** Exact length, where the provider states one. */
+  readonly bytes: number | null;
+}
+
+export type TaskReading =
+  | { readonly kind: 'processing' }
+  | {
+      readonly kind: 'succeeded';
+      readonly files: readonly ResultFile[];
+      readonly warnings: readonly string[];
+    }
+  | { readonly kind: 'failed'; readonly errorCode: string | null; readonly refunded: boolean | null }
+  /** Told nothing about the task, which may well be fine: never its failure. */
+  | {
+      readonly kind: 'unreadable';
+      readonly reason: 'transport' | 'http_status' | 'body' | 'unknown_status';
+      readonly httpStatus: number | null;
+      readonly errorCode: string | null;
+      readonly retryAfterMs: number | null;
+    };
+
+/**
+ * The port between onetake and one generation API. `submit` resolves for whatever happens on the wire;
+ * it must make at most one POST, follow no redirect and repeat nothing. A rejection is taken for *unknown*.
+ */
+export interface Provider {
+  readonly name: string;
+  submit(submission: Submission): Promise<SubmissionOutcome>;
+  readTask(read: TaskRead): Promise<TaskReading>;
+  /** Closes idle connections. In-flight calls are awaited by their callers. */
+  close(): Promise<void>;
+}

@@ -1,0 +1,23 @@
+export { OnetakeError, type OnetakeErrorCode } from './core/errors.ts';
+export type { OnetakeEventName, OnetakeEvents } from './core/events.ts';
+export { isTerminal, type RequestState } from './core/generation-request.ts';
+export {
+  OPERATION_NAMES,
+  type OperationFields,
+  type OperationName,
+  type Segment,
+  type TextToMusicFields,
+  type VideoToMusicFields,
+} from './core/operations.ts';
+export { type ClassifiedOutcome, classifyGenerationOutcome } from './core/outcome.ts';
+export type { EnqueueResult } from './lifecycle/enqueue.ts';
+export type { CallerTransaction } from './queue/caller-transaction.ts';
+export {
+  type Client,
+  type ClientOptions,
+  createClient,
+  type EnqueueInput,
+  type RequestDetails,
+  type ResolveInput,
+} from './runtime/client.ts';
+export { defineConfig, type OnetakeConfig } from './runtime/define-config.ts';

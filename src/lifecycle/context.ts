@@ -1,0 +1,37 @@
+import type { CircuitBreakerSettings } from '../core/circuit-breaker.ts';
+import type { Clock } from '../core/clock.ts';
+import type { Emit } from '../core/events.ts';
+import type { Deadlines, Provider } from '../core/provider.ts';
+import type { Database } from '../postgres/database.ts';
+import type { JobQueue } from '../queue/boss.ts';
+
+/** What this process's configuration says of one operation. */
+export interface OperationSettings {
+  readonly breaker: CircuitBreakerSettings;
+  readonly deadlines: Deadlines;
+  readonly leaseMs: number;
+  readonly rearmQuarantineMs: number;
+  readonly maxSubmissions: number;
+  readonly resubmitOn: readonly number[];
+  readonly maxRunMs: number;
+}
+
+/** What rescue needs: any process may run it. */
+export interface RescueContext {
+  readonly database: Database;
+  readonly queue: JobQueue;
+  readonly emit: Emit;
+  readonly settingsOf: (operation: string) => OperationSettings;
+}
+
+/** What dispatch, admit, submit and settle need, from the process that they run in. */
+export interface SubmissionContext extends RescueContext {
+  readonly clock: Clock;
+  /** Names this process in attempts and logs. */
+  readonly worker: string;
+  readonly providerNamed: (name: string) => Provider | undefined;
+  /** The key of an account, at the moment it is needed. Throws `missing_api_key`. */
+  readonly apiKeyOf: (account: string) => string | Promise<string>;
+  /** From acceptance to the first read of the task. */
+  readonly firstPollMs: number;
+}

@@ -1,0 +1,207 @@
+import type { Emit } from '../core/events.ts';
+import { nextPollDelayMs, nextRefundLookMs, type PollSettings, REFUND_WATCH_MS } from '../core/poll-schedule.ts';
+import type { Provider, ResultFile, TaskReading } from '../core/provider.ts';
+import {
+  claimDueTasks,
+  type DueTask,
+  failRequest,
+  insertAssets,
+  markProviderFinished,
+  noteRefundLook,
+  schedulePoll,
+  succeedRequest,
+} from '../postgres/accepted-tasks.ts';
+import { endConcurrencyPause } from '../postgres/accounts.ts';
+import type { Database, Sql } from '../postgres/database.ts';
+import { type LockedRequest, lockRequest, noteAttention } from '../postgres/generation-requests.ts';
+import { notify } from '../postgres/notifications.ts';
+import { freeSlotOfTask, noteRefund } from '../postgres/submission-attempts.ts';
+import type { ResultStorage } from '../storage/directory-storage.ts';
+import { handOff } from './hand-off.ts';
+
+// Follows accepted tasks, whatever the submission path is going through: nothing here, and nothing that it
+// imports, knows of a breaker.
+
+export interface PollContext {
+  readonly database: Database;
+  readonly emit: Emit;
+  readonly providerNamed: (name: string) => Provider | undefined;
+  readonly apiKeyOf: (account: string) => string | Promise<string>;
+  readonly maxRunMsOf: (operation: string) => number;
+  readonly schedule: PollSettings;
+  readonly storage: ResultStorage | null;
+  readonly readTimeoutMs: number;
+  readonly downloadTimeoutMs: number;
+  /** In [0, 1). */
+  readonly random: () => number;
+}
+
+const CLAIM_MARGIN_MS = 15_000;
+/** Reads in a row that told nothing before a person is asked to look. */
+const ATTENTION_AFTER_ERRORS = 10;
+/** Finished without media: asked again so many times before it is taken for the truth. */
+const EMPTY_READS = 3;
+const ACCOUNT_TROUBLE: ReadonlySet<number> = new Set([401, 402, 403, 429]);
+
+/** Claims at most `limit` due tasks; each is then read and applied by `pollTask`. */
+export async function claimTasks(ctx: PollContext, limit: number): Promise<DueTask[]> {
+  return claimDueTasks(ctx.database, limit, ctx.readTimeoutMs + CLAIM_MARGIN_MS);
+}
+
+/** Reads one claimed task and applies what it learns. */
+export async function pollTask(ctx: PollContext, task: DueTask): Promise<void> {
+  if (task.state === 'failed' && task.refundWatchIsOver) {
+    await noteRefundLook(ctx.database, task.id, null, null);
+    return;
+  }
+  const reading = await readTask(ctx, task);
+  if (task.state === 'failed') await applyRefundLook(ctx, task, reading);
+  else await applyReading(ctx, task, reading);
+}
+
+async function readTask(ctx: PollContext, task: DueTask): Promise<TaskReading> {
+  const provider = ctx.providerNamed(task.provider);
+  if (provider === undefined) return unreadable('unknown_provider');
+  try {
+    const apiKey = await ctx.apiKeyOf(task.account);
+    return await provider.readTask({ taskId: task.taskId, apiKey, timeoutMs: ctx.readTimeoutMs });
+  } catch {
+    return unreadable('provider_threw');
+  }
+}
+
+function unreadable(errorCode: string): TaskReading {
+  return { kind: 'unreadable', reason: 'transport', httpStatus: null, errorCode, retryAfterMs: null };
+}
+
+async function applyReading(ctx: PollContext, task: DueTask, reading: TaskReading): Promise<void> {
+  switch (reading.kind) {
+    case 'processing':
+      await reschedule(ctx, task, 0, null, null);
+      if (task.ageMs > ctx.maxRunMsOf(task.operation)) await raise(ctx, task, 'overdue');
+      return;
+    case 'failed':
+      await applyFailure(ctx, task, reading.refunded);
+      return;
+    case 'succeeded':
+      await applySuccess(ctx, task, reading.files, reading.warnings);
+      return;
+    case 'unreadable':
+      ctx.emit('task:unreadable', {
+        requestId: task.id,
+        reason: reading.reason,
+        httpStatus: reading.httpStatus,
+        errorCode: reading.errorCode,
+      });
+      await tryLater(ctx, task, reading.httpStatus, reading.retryAfterMs);
+  }
+}
+
+async function applyFailure(ctx: PollContext, task: DueTask, refunded: boolean | null): Promise<void> {
+  const applied = await whileAccepted(ctx, task, async (tx) => {
+    await providerIsDone(tx, task);
+    if (refunded === true) await noteRefund(tx, task.id);
+    const watch =
+      refunded === true ? null : { forMs: REFUND_WATCH_MS, nextMs: nextRefundLookMs(ctx.schedule, 0) };
+    await failRequest(tx, task.id, refunded, watch);
+  });
+  if (applied) ctx.emit('task:finished', { requestId: task.id, to: 'failed', files: 0 });
+}
+
+async function applySuccess(
+  ctx: PollContext,
+  task: DueTask,
+  files: readonly ResultFile[],
+  warnings: readonly string[],
+): Promise<void> {
+  // The slot is free from here on, however long the files take.
+  const mine = await whileAccepted(ctx, task, async (tx) => {
+    await providerIsDone(tx, task);
+    await markProviderFinished(tx, task.id, ctx.downloadTimeoutMs * Math.max(1, files.length) + CLAIM_MARGIN_MS);
+  });
+  if (!mine) return;
+  if (files.length === 0 && task.pollErrors + 1 < EMPTY_READS) {
+    await tryLater(ctx, task, null, null);
+    return;
+  }
+  const delivered = await handOff(ctx, task.id, files);
+  if (!delivered.done) {
+    await tryLater(ctx, task, null, null);
+    return;
+  }
+  const status = files.length === 0 ? 'empty' : ctx.storage === null ? 'linked' : 'stored';
+  const applied = await whileAccepted(ctx, task, async (tx) => {
+    await insertAssets(tx, task.id, delivered.assets);
+    await succeedRequest(tx, task.id, status, [...new Set([...warnings, ...delivered.warnings])]);
+    await notify(tx, 'settled');
+  });
+  if (applied) ctx.emit('task:finished', { requestId: task.id, to: 'succeeded', files: files.length });
+}
+
+/** Frees the slot (request, attempt, account: the lock order) and wakes those who wait for it. */
+async function providerIsDone(tx: Sql, task: DueTask): Promise<void> {
+  if (!(await freeSlotOfTask(tx, task.id))) return;
+  await endConcurrencyPause(tx, task.account);
+  await notify(tx, 'slot');
+}
+
+async function applyRefundLook(ctx: PollContext, task: DueTask, reading: TaskReading): Promise<void> {
+  const refunded = reading.kind === 'failed' ? reading.refunded : null;
+  const nextMs = refunded === true ? null : nextRefundLookMs(ctx.schedule, task.sinceFailureMs ?? 0);
+  await ctx.database.retryingTransaction(async (tx) => {
+    const request = await lockRequest(tx, task.id);
+    if (request?.state !== 'failed' || request.providerTaskId !== task.taskId) return;
+    if (refunded === true) await noteRefund(tx, task.id);
+    await noteRefundLook(tx, task.id, refunded, nextMs);
+  });
+  if (refunded === true) ctx.emit('task:refunded', { requestId: task.id });
+}
+
+/**
+ * Applies something to the request while it still is this accepted task, under its lock: the first terminal
+ * state wins, and an operator who reopened or abandoned it meanwhile is not overruled.
+ */
+async function whileAccepted(
+  ctx: PollContext,
+  task: DueTask,
+  apply: (tx: Sql, request: LockedRequest) => Promise<void>,
+): Promise<boolean> {
+  return ctx.database.retryingTransaction(async (tx) => {
+    const request = await lockRequest(tx, task.id);
+    if (request?.state !== 'accepted' || request.providerTaskId !== task.taskId) return false;
+    await apply(tx, request);
+    return true;
+  });
+}
+
+/** A read that told nothing, or a file that is not safe yet: again, later, and in time a person is asked. */
+async function tryLater(
+  ctx: PollContext,
+  task: DueTask,
+  httpStatus: number | null,
+  retryAfterMs: number | null,
+): Promise<void> {
+  const errors = task.pollErrors + 1;
+  await reschedule(ctx, task, errors, httpStatus, retryAfterMs);
+  if (errors >= ATTENTION_AFTER_ERRORS) await raise(ctx, task, 'poll_failing');
+}
+
+async function reschedule(
+  ctx: PollContext,
+  task: DueTask,
+  errors: number,
+  httpStatus: number | null,
+  retryAfterMs: number | null,
+): Promise<void> {
+  const history = {
+    ageMs: task.ageMs,
+    consecutiveErrors: errors,
+    accountTrouble: httpStatus !== null && ACCOUNT_TROUBLE.has(httpStatus),
+    retryAfterMs,
+  };
+  await schedulePoll(ctx.database, task.id, 'accepted', nextPollDelayMs(ctx.schedule, history, ctx.random()), errors);
+}
+
+async function raise(ctx: PollContext, task: DueTask, attention: 'overdue' | 'poll_failing'): Promise<void> {
+  await whileAccepted(ctx, task, (tx) => noteAttention(tx, task.id, attention));
+}

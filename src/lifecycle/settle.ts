@@ -1,0 +1,269 @@
+import { accountRefusal, capacityPauseMs, RATE_WINDOW_MS } from '../core/admission.ts';
+import type { OnetakeEventName, OnetakeEvents } from '../core/events.ts';
+import { decideSettlement, returnDelayMs, type Settlement } from '../core/generation-request.ts';
+import { outcomeOfUnidentified } from '../core/outcome.ts';
+import type { SubmissionOutcome } from '../core/provider.ts';
+import { insertHold } from '../postgres/account-holds.ts';
+import { forgetCapacityRefusals, lockAccount, pauseAccount } from '../postgres/accounts.ts';
+import { retryDelayMs, type Sql } from '../postgres/database.ts';
+import { databaseErrorCode } from '../postgres/errors.ts';
+import {
+  acceptRequest,
+  freezeRequest,
+  isTaskIdInUse,
+  type LockedRequest,
+  lockRequest,
+  markJobDue,
+  noteAttention,
+  rejectRequest,
+  returnRequest,
+} from '../postgres/generation-requests.ts';
+import { insertLateEvidence, type LockedAttempt, lockAttempt, writeOutcome } from '../postgres/submission-attempts.ts';
+import { applyHealth } from './apply-health.ts';
+import type { RescueContext, SubmissionContext } from './context.ts';
+import { pause } from './pause.ts';
+
+/** Tries of B1 before it is left to rescue: about ten minutes of a database that is away. */
+const SETTLE_TRIES = 600;
+
+/** Settles one attempt: B1 the money, B2 the health, then the events. */
+export async function settle(
+  ctx: SubmissionContext,
+  attempt: { readonly attemptId: string; readonly requestId: string },
+  outcome: SubmissionOutcome,
+): Promise<void> {
+  const recorded = await recordPatiently(ctx, attempt, outcome);
+  if (recorded === undefined) return;
+  reportRecorded(ctx, recorded);
+  if (!recorded.healthDue) return;
+  try {
+    await applyHealth(ctx, attempt.attemptId);
+  } catch (error) {
+    // The evidence is on the attempt; rescue applies it.
+    ctx.emit('process:trouble', { role: 'worker', loop: 'health', errorCode: databaseErrorCode(error) });
+  }
+}
+
+/**
+ * The outcome of a paid POST is in hand, so B1 is tried for as long as is sensible; only the transaction is
+ * repeated, never the POST. A COMMIT with an unknown outcome is a repeat like any other: under the lock, B1
+ * sees that it has happened.
+ */
+async function recordPatiently(
+  ctx: SubmissionContext,
+  attempt: { readonly attemptId: string; readonly requestId: string },
+  outcome: SubmissionOutcome,
+): Promise<Recorded | undefined> {
+  for (let tried = 1; ; tried++) {
+    try {
+      return await ctx.database.transaction((tx) => recordOutcome(ctx, tx, attempt, outcome, 'worker'));
+    } catch (error) {
+      if (tried === 1 || tried === SETTLE_TRIES) {
+        // The log line is the second copy: an operator can attach the task id by hand.
+        const { providerTaskId } = outcome.evidence;
+        const errorCode = databaseErrorCode(error);
+        ctx.emit('submission:unsettled', { ...attempt, providerTaskId, errorCode });
+      }
+      if (tried === SETTLE_TRIES) return undefined;
+      await pause(retryDelayMs(tried));
+    }
+  }
+}
+
+/** What one B1 did, for the events after its commit. */
+export interface Recorded {
+  readonly healthDue: boolean;
+  readonly events: readonly RecordedEvent[];
+}
+
+type RecordedEvent = { [Name in OnetakeEventName]: { name: Name; event: OnetakeEvents[Name] } }[OnetakeEventName];
+
+/** Emits what was committed; call it after the commit only. */
+export function reportRecorded(ctx: Pick<RescueContext, 'emit'>, recorded: Recorded): void {
+  for (const { name, event } of recorded.events) ctx.emit(name, event as never);
+}
+
+/**
+ * B1: request, attempt, and the account when it is paused or held, locked in this order; then state,
+ * evidence, task id and next job. Harmless twice. Outcomes are written once, by whoever settles first;
+ * anything later is evidence.
+ */
+export async function recordOutcome(
+  ctx: Pick<SubmissionContext, 'queue' | 'settingsOf'> & { readonly firstPollMs?: number },
+  tx: Sql,
+  ids: { readonly attemptId: string; readonly requestId: string },
+  observed: SubmissionOutcome,
+  settledBy: 'worker' | 'rescue',
+): Promise<Recorded> {
+  const request = await lockRequest(tx, ids.requestId);
+  const attempt = await lockAttempt(tx, ids.attemptId);
+  const nothing: Recorded = { healthDue: false, events: [] };
+  if (request === undefined || attempt === undefined) return nothing;
+  if (attempt.settledBy === 'worker') {
+    // Our own commit whose answer was lost: the worker settles once.
+    return { ...nothing, healthDue: attempt.healthAppliedAt === null };
+  }
+  const isLate = attempt.settledAt !== null;
+  if (settledBy === 'rescue' && (isLate || !attempt.leaseIsOver)) return nothing;
+
+  const outcome = await withConflictingTask(tx, request, observed);
+  const { evidence } = outcome;
+  let healthDue = false;
+  if (isLate) await insertLateEvidence(tx, attempt.id, { ...evidence, certainty: outcome.certainty });
+  else {
+    ({ healthDue } = await writeOutcome(tx, attempt.id, {
+      ...evidence,
+      settledBy,
+      health: outcome.health,
+      certainty: outcome.certainty,
+      reason: outcome.reason,
+      arrivedBeforeMs: evidence.responseAgeMs,
+      windowMs: RATE_WINDOW_MS,
+      freesSlot: freesSlot(outcome),
+    }));
+  }
+  const { maxSubmissions } = ctx.settingsOf(request.operation);
+  const settlement = decideSettlement(
+    { ...request, isLastAttempt: attempt.attempt === request.submissions, isLate, maxSubmissions },
+    { outcome, httpStatus: evidence.httpStatus, providerTaskId: evidence.providerTaskId },
+  );
+  const consequences = isLate ? noConsequences : await disciplineAccount(tx, request, attempt, outcome);
+  await moveRequest(ctx, tx, request, settlement, consequences.notBefore);
+
+  const attention = 'attention' in settlement ? (settlement.attention ?? null) : null;
+  const events: RecordedEvent[] = [
+    {
+      name: 'submission:settled',
+      event: {
+        ...ids,
+        from: request.state,
+        to: settlement.to === 'unchanged' ? request.state : settlement.to,
+        reason: outcome.reason,
+        health: outcome.health,
+        certainty: outcome.certainty,
+        phase: evidence.phase,
+        httpStatus: evidence.httpStatus,
+        errorCode: evidence.errorCode,
+        providerTaskId: evidence.providerTaskId,
+        attention,
+      },
+    },
+    ...consequences.events,
+  ];
+  if (outcome.alert || attention !== null) {
+    const event = { ...ids, reason: outcome.reason, httpStatus: evidence.httpStatus };
+    events.push({ name: 'submission:alert', event });
+  }
+  return { healthDue, events };
+}
+
+/** A 2xx with the id of another request of the account names no task of ours. */
+async function withConflictingTask(
+  tx: Sql,
+  request: LockedRequest,
+  outcome: SubmissionOutcome,
+): Promise<SubmissionOutcome> {
+  const { providerTaskId } = outcome.evidence;
+  if (outcome.certainty !== 'accepted' || providerTaskId === null) return outcome;
+  if (!(await isTaskIdInUse(tx, request.account, providerTaskId, request.id))) return outcome;
+  return { ...outcome, ...outcomeOfUnidentified('task_id_conflict') };
+}
+
+/** The provider runs nothing for this attempt: it refused, got nothing, or answered that it failed. */
+function freesSlot(outcome: SubmissionOutcome): boolean {
+  const { httpStatus } = outcome.evidence;
+  if (outcome.certainty === 'refused' || outcome.certainty === 'unsent') return true;
+  return outcome.certainty === 'unknown' && httpStatus !== null && httpStatus >= 500 && httpStatus <= 599;
+}
+
+interface Consequences {
+  readonly notBefore: Date | null;
+  readonly events: readonly RecordedEvent[];
+}
+
+const noConsequences: Consequences = { notBefore: null, events: [] };
+
+/** Holds or pauses the account in the very settle that tells why, under the account's lock. */
+async function disciplineAccount(
+  tx: Sql,
+  request: LockedRequest,
+  attempt: LockedAttempt,
+  outcome: SubmissionOutcome,
+): Promise<Consequences> {
+  const { account, operation } = request;
+  switch (outcome.reason) {
+    case 'task_accepted':
+      await forgetCapacityRefusals(tx, account);
+      return noConsequences;
+    case 'rate_limited':
+    case 'concurrency_limited': {
+      const row = await lockAccount(tx, account);
+      const kind = outcome.reason === 'rate_limited' ? 'rate' : 'concurrency';
+      const pauseMs = capacityPauseMs(kind, outcome.retryAfterMs, (row?.capacityRefusals ?? 0) + 1);
+      const until = await pauseAccount(tx, account, kind, pauseMs);
+      return { notBefore: until, events: [{ name: 'account:paused', event: { account, kind, until } }] };
+    }
+    case 'account_refused': {
+      const { httpStatus, errorCode } = outcome.evidence;
+      const refusal = accountRefusal(httpStatus ?? 0, errorCode);
+      const row = await lockAccount(tx, account);
+      // The answer to a POST from before a release can't set the hold again.
+      if (refusal === undefined || row === undefined || row.holdEpoch !== attempt.holdEpoch) return noConsequences;
+      const scope = refusal.scope === 'operation' ? operation : null;
+      const hold = { account, operation: scope, kind: refusal.kind, code: errorCode, epoch: row.holdEpoch };
+      if (!(await insertHold(tx, hold))) return noConsequences;
+      const event = { account, operation: scope, kind: refusal.kind, code: errorCode };
+      return { notBefore: null, events: [{ name: 'account:held', event }] };
+    }
+    default:
+      return noConsequences;
+  }
+}
+
+async function moveRequest(
+  ctx: Pick<SubmissionContext, 'queue'> & { readonly firstPollMs?: number },
+  tx: Sql,
+  request: LockedRequest,
+  settlement: Settlement,
+  notBefore: Date | null,
+): Promise<void> {
+  switch (settlement.to) {
+    case 'accepted':
+      await acceptRequest(tx, request.id, settlement.providerTaskId, ctx.firstPollMs ?? 0);
+      break;
+    case 'rejected':
+      await rejectRequest(tx, request.id, settlement.stateReason);
+      break;
+    case 'ambiguous':
+      await freezeRequest(tx, request.id, settlement.stateReason);
+      break;
+    case 'queued': {
+      const delayMs = returnDelayMs(settlement.stateReason, request.submissions);
+      const due = await returnRequest(tx, request.id, settlement.stateReason, delayMs, notBefore);
+      await sendJob(ctx, tx, request, due);
+      break;
+    }
+    case 'unchanged':
+      break;
+  }
+  if ('attention' in settlement && settlement.attention !== undefined) {
+    await noteAttention(tx, request.id, settlement.attention);
+  }
+}
+
+/** An outcome is never rolled back on account of a job: what can't be sent here, rescue sends. */
+async function sendJob(
+  ctx: Pick<SubmissionContext, 'queue'>,
+  tx: Sql,
+  request: LockedRequest,
+  due: Date,
+): Promise<void> {
+  await tx.executeSql('savepoint onetake_job');
+  try {
+    await ctx.queue.send(tx, request, due);
+  } catch {
+    await tx.executeSql('rollback to savepoint onetake_job');
+    await markJobDue(tx, request.id);
+  }
+  await tx.executeSql('release savepoint onetake_job');
+}

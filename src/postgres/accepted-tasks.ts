@@ -1,0 +1,169 @@
+import { rows, type Sql } from './database.ts';
+
+// Accepted tasks and refund watches, as the poller sees them. Nothing here knows of breakers.
+
+export interface DueTask {
+  readonly id: string;
+  readonly account: string;
+  readonly operation: string;
+  readonly provider: string;
+  readonly taskId: string;
+  readonly state: 'accepted' | 'failed';
+  readonly ageMs: number;
+  /** Since it failed; null while it is accepted. */
+  readonly sinceFailureMs: number | null;
+  readonly pollErrors: number;
+  readonly refundWatchIsOver: boolean;
+}
+
+/**
+ * Claims due tasks. `next_poll_at` moves to the end of the lease, so it is schedule and claim in one: a
+ * poller that dies leaves nothing to repair. `now()` is this statement's own transaction's start; SKIP
+ * LOCKED never waits, so it is not stale.
+ */
+export async function claimDueTasks(sql: Sql, limit: number, leaseMs: number): Promise<DueTask[]> {
+  return rows(
+    sql,
+    `update onetake.generation_requests r
+set next_poll_at = now() + $2 * interval '1 ms'
+from (
+  select id from onetake.generation_requests
+  where next_poll_at <= now()
+  order by next_poll_at
+  limit $1
+  for no key update skip locked
+) due, onetake.accounts a
+where r.id = due.id and a.name = r.account
+returning r.id, r.account, r.operation, a.provider, r.provider_task_id as "taskId", r.state,
+  extract(epoch from now() - coalesce(r.accepted_at, r.created_at)) * 1000::float8 as "ageMs",
+  extract(epoch from now() - r.settled_at) * 1000::float8 as "sinceFailureMs",
+  r.poll_errors as "pollErrors", coalesce(r.refund_watch_until <= now(), false) as "refundWatchIsOver"`,
+    [limit, leaseMs],
+  ).then((claimed) => claimed.map(decodeDueTask));
+}
+
+// numeric arrives as a string.
+function decodeDueTask(row: unknown): DueTask {
+  const task = row as DueTask;
+  return {
+    ...task,
+    ageMs: Number(task.ageMs),
+    sinceFailureMs: task.sinceFailureMs === null ? null : Number(task.sinceFailureMs),
+  };
+}
+
+/** The earliest instant at which a task is due, for the loop's sleep. */
+export async function nextDueInMs(sql: Sql): Promise<number | null> {
+  const [row] = await rows<{ ms: number | null }>(
+    sql,
+    `select (extract(epoch from min(next_poll_at) - clock_timestamp()) * 1000)::float8 as ms
+from onetake.generation_requests where next_poll_at is not null`,
+  );
+  return row?.ms ?? null;
+}
+
+/** Schedules the next read. Only while the row still is what was polled: a state moved by others wins. */
+export async function schedulePoll(
+  sql: Sql,
+  id: string,
+  state: 'accepted' | 'failed',
+  delayMs: number,
+  errors: number,
+): Promise<void> {
+  await sql.executeSql(
+    `update onetake.generation_requests
+set next_poll_at = clock_timestamp() + $3 * interval '1 ms', poll_errors = $4
+where id = $1 and state = $2 and provider_task_id is not null`,
+    [id, state, delayMs, errors],
+  );
+}
+
+/** The provider is done with it: noted before hand-off begins, whose time the claim is prolonged by. */
+export async function markProviderFinished(tx: Sql, id: string, handOffMs: number): Promise<void> {
+  await tx.executeSql(
+    `update onetake.generation_requests
+set provider_finished_at = coalesce(provider_finished_at, clock_timestamp()),
+  next_poll_at = clock_timestamp() + $2 * interval '1 ms'
+where id = $1`,
+    [id, handOffMs],
+  );
+}
+
+export async function failRequest(
+  tx: Sql,
+  id: string,
+  refunded: boolean | null,
+  watch: { readonly forMs: number; readonly nextMs: number } | null,
+): Promise<void> {
+  await tx.executeSql(
+    `update onetake.generation_requests
+set state = 'failed', failure_reason = 'provider', settled_at = clock_timestamp(),
+  provider_finished_at = coalesce(provider_finished_at, clock_timestamp()), refunded = $2,
+  charge = onetake.charge_of(id), poll_errors = 0, attention = null, attention_since = null,
+  refund_watch_until = clock_timestamp() + $3 * interval '1 ms',
+  next_poll_at = clock_timestamp() + $4 * interval '1 ms'
+where id = $1`,
+    [id, refunded, watch?.forMs ?? null, watch?.nextMs ?? null],
+  );
+}
+
+/** The last word of the refund watch so far; without a next look the watch ends. */
+export async function noteRefundLook(
+  tx: Sql,
+  id: string,
+  refunded: boolean | null,
+  nextMs: number | null,
+): Promise<void> {
+  await tx.executeSql(
+    `update onetake.generation_requests
+set refunded = coalesce($2, refunded), charge = onetake.charge_of(id),
+  next_poll_at = clock_timestamp() + $3 * interval '1 ms'
+where id = $1`,
+    [id, refunded, nextMs],
+  );
+}
+
+export interface NewAsset {
+  readonly index: number;
+  readonly kind: string;
+  readonly contentType: string | null;
+  readonly bytes: number | null;
+  readonly sha256: string | null;
+  readonly location: string;
+  readonly stored: boolean;
+}
+
+/** Recorded before the request says `succeeded`; again harmless. */
+export async function insertAssets(tx: Sql, requestId: string, assets: readonly NewAsset[]): Promise<void> {
+  await tx.executeSql(
+    `insert into onetake.assets (request_id, index, kind, content_type, bytes, sha256, location, stored_at)
+select $1, t.index, t.kind, t.content_type, t.bytes, t.sha256, t.location,
+  case when t.stored then clock_timestamp() end
+from jsonb_to_recordset($2::jsonb) as t (index integer, kind text, content_type text, bytes bigint, sha256 text,
+  location text, stored boolean)
+on conflict (request_id, index) do nothing`,
+    [
+      requestId,
+      JSON.stringify(
+        assets.map(({ contentType, ...asset }) => ({ ...asset, content_type: contentType })),
+      ),
+    ],
+  );
+}
+
+export async function succeedRequest(
+  tx: Sql,
+  id: string,
+  resultStatus: 'stored' | 'linked' | 'empty',
+  warnings: readonly string[],
+): Promise<void> {
+  await tx.executeSql(
+    `update onetake.generation_requests
+set state = 'succeeded', result_status = $2, settled_at = clock_timestamp(), next_poll_at = null, poll_errors = 0,
+  warnings = $3::text[], charge = onetake.charge_of(id),
+  attention = case when $2 = 'empty' then 'result_empty' end,
+  attention_since = case when $2 = 'empty' then clock_timestamp() end
+where id = $1`,
+    [id, resultStatus, warnings],
+  );
+}

@@ -1,0 +1,66 @@
+import type { HoldKind } from '../core/admission.ts';
+import { rows, type Sql } from './database.ts';
+
+export interface NewHold {
+  readonly account: string;
+  readonly operation: string | null;
+  readonly kind: HoldKind;
+  readonly code: string | null;
+  readonly epoch: number;
+}
+
+/** One live hold per lane and kind; false when there is one already. The caller holds the account's lock. */
+export async function insertHold(tx: Sql, hold: NewHold): Promise<boolean> {
+  const inserted = await rows(
+    tx,
+    `insert into onetake.account_holds (account, operation, kind, code, since, epoch)
+values ($1, $2, $3, $4, clock_timestamp(), $5)
+on conflict (account, coalesce(operation, ''), kind) where ended_at is null do nothing
+returning id`,
+    [hold.account, hold.operation, hold.kind, hold.code, hold.epoch],
+  );
+  return inserted.length > 0;
+}
+
+export interface AccountOverview {
+  readonly name: string;
+  readonly provider: string;
+  readonly requestsPerMinute: number;
+  readonly maxConcurrentGenerations: number;
+  readonly window: number;
+  readonly slots: number;
+  readonly pausedUntil: Date | null;
+  readonly pauseKind: string | null;
+  readonly holds: readonly {
+    readonly operation: string | null;
+    readonly kind: HoldKind;
+    readonly code: string | null;
+    readonly since: string;
+  }[];
+}
+
+export async function listAccounts(sql: Sql): Promise<AccountOverview[]> {
+  return rows(
+    sql,
+    `select a.name, a.provider, a.requests_per_minute as "requestsPerMinute",
+  a.max_concurrent_generations as "maxConcurrentGenerations",
+  (
+    select count(*)::int from onetake.submission_attempts w
+    where w.account = a.name and w.window_until > s.now
+  ) as window,
+  (
+    select count(*)::int from onetake.submission_attempts w
+    where w.account = a.name and w.slot_freed_at is null and w.slot_until > s.now
+  ) as slots,
+  case when a.paused_until > s.now then a.paused_until end as "pausedUntil",
+  case when a.paused_until > s.now then a.pause_kind end as "pauseKind",
+  coalesce((
+    select jsonb_agg(jsonb_build_object('operation', h.operation, 'kind', h.kind, 'code', h.code,
+      'since', h.since) order by h.since)
+    from onetake.account_holds h
+    where h.account = a.name and h.ended_at is null and (h.until is null or h.until > s.now)
+  ), '[]') as holds
+from onetake.accounts a, (select clock_timestamp() as now) s
+order by a.name`,
+  );
+}

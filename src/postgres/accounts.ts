@@ -1,0 +1,91 @@
+import type { AccountLimits } from '../core/admission.ts';
+import { firstRow, rows, type Sql } from './database.ts';
+
+export interface Account extends AccountLimits {
+  readonly name: string;
+  readonly provider: string;
+  readonly pausedUntil: Date | null;
+  readonly capacityRefusals: number;
+  readonly holdEpoch: number;
+}
+
+const COLUMNS = `name, provider, requests_per_minute as "requestsPerMinute",
+  max_concurrent_generations as "maxConcurrentGenerations", paused_until as "pausedUntil",
+  capacity_refusals as "capacityRefusals", hold_epoch as "holdEpoch"`;
+
+/** Waits for the account's row lock. What is counted must be counted in a later statement. */
+export async function lockAccount(tx: Sql, name: string): Promise<Account | undefined> {
+  return firstRow(tx, `select ${COLUMNS} from onetake.accounts where name = $1 for no key update`, [name]);
+}
+
+export async function findAccount(sql: Sql, name: string): Promise<Account | undefined> {
+  return firstRow(sql, `select ${COLUMNS} from onetake.accounts where name = $1`, [name]);
+}
+
+export async function listAccountNames(sql: Sql): Promise<string[]> {
+  const found = await rows<{ name: string }>(sql, 'select name from onetake.accounts order by name');
+  return found.map((row) => row.name);
+}
+
+/** Writes what the configuration says; true when that changed anything. */
+export async function upsertAccount(
+  tx: Sql,
+  account: AccountLimits & { readonly name: string; readonly provider: string },
+): Promise<boolean> {
+  const changed = await rows(
+    tx,
+    `insert into onetake.accounts as a (name, provider, requests_per_minute, max_concurrent_generations)
+values ($1, $2, $3, $4)
+on conflict (name) do update
+set provider = excluded.provider,
+  requests_per_minute = excluded.requests_per_minute,
+  max_concurrent_generations = excluded.max_concurrent_generations,
+  revision = a.revision + 1
+where (a.provider, a.requests_per_minute, a.max_concurrent_generations)
+  is distinct from (excluded.provider, excluded.requests_per_minute, excluded.max_concurrent_generations)
+returning a.name`,
+    [account.name, account.provider, account.requestsPerMinute, account.maxConcurrentGenerations],
+  );
+  return changed.length > 0;
+}
+
+/** After a 429. A pause never gets shorter. The caller holds the account's lock. */
+export async function pauseAccount(
+  tx: Sql,
+  name: string,
+  kind: 'rate' | 'concurrency',
+  pauseMs: number,
+): Promise<Date> {
+  const row = await firstRow<{ pausedUntil: Date }>(
+    tx,
+    `update onetake.accounts
+set paused_until = greatest(paused_until, clock_timestamp() + $3 * interval '1 ms'),
+  pause_kind = case
+    when paused_until > clock_timestamp() and pause_kind = 'rate' then 'rate'
+    else $2
+  end,
+  capacity_refusals = capacity_refusals + 1
+where name = $1
+returning paused_until as "pausedUntil"`,
+    [name, kind, pauseMs],
+  );
+  if (row === undefined) throw new Error('the account to pause has vanished');
+  return row.pausedUntil;
+}
+
+/** A POST got through: the next concurrency refusal starts its doubling anew. Writes only when needed. */
+export async function forgetCapacityRefusals(tx: Sql, name: string): Promise<void> {
+  await tx.executeSql(
+    'update onetake.accounts set capacity_refusals = 0 where name = $1 and capacity_refusals > 0',
+    [name],
+  );
+}
+
+/** A generation of ours has ended, so the provider has room: a concurrency pause is over. */
+export async function endConcurrencyPause(tx: Sql, name: string): Promise<void> {
+  await tx.executeSql(
+    `update onetake.accounts set paused_until = null, pause_kind = null
+where name = $1 and pause_kind = 'concurrency'`,
+    [name],
+  );
+}

@@ -1,0 +1,54 @@
+/**
+ * Errors of the database carry row values in `detail` and sometimes in `message`: only codes and
+ * constraint names leave this file.
+ */
+interface DatabaseErrorLike {
+  readonly code?: unknown;
+  readonly constraint?: unknown;
+  readonly cause?: unknown;
+}
+
+function like(error: unknown): DatabaseErrorLike {
+  return typeof error === 'object' && error !== null ? error : {};
+}
+
+/** The SQLSTATE or socket code, from the error or from what a wrapper (drizzle's, ours) put around it. */
+export function databaseErrorCode(error: unknown): string {
+  for (let at: unknown = error, depth = 0; depth < 4 && at !== undefined; depth++) {
+    const { code, cause } = like(at);
+    if (typeof code === 'string' && /^[A-Za-z0-9_]{1,64}$/.test(code)) return code;
+    at = cause;
+  }
+  return 'unknown';
+}
+
+export function violatedConstraint(error: unknown): string | undefined {
+  for (let at: unknown = error, depth = 0; depth < 4 && at !== undefined; depth++) {
+    const { constraint, cause } = like(at);
+    if (typeof constraint === 'string') return constraint;
+    at = cause;
+  }
+  return undefined;
+}
+
+const SQLSTATE = /^[0-9A-Z]{5}$/;
+// Deadlock, serialization failure, lock time-out, statement time-out.
+const RETRYABLE: ReadonlySet<string> = new Set(['40P01', '40001', '55P03', '57014']);
+// Connection failures and shutdowns as the server itself reports them.
+const CONNECTION_STATES = /^(08...|57P0.|25P03)$/;
+
+export function isRetryable(error: unknown): boolean {
+  return RETRYABLE.has(databaseErrorCode(error));
+}
+
+/** The session is gone, or there was none: the server said so, or the socket's error has no SQLSTATE. */
+export function isLostConnection(error: unknown): boolean {
+  const code = databaseErrorCode(error);
+  return !SQLSTATE.test(code) || CONNECTION_STATES.test(code);
+}
+
+/** Trouble that passes by itself: the server restarts, fails over, is read-only or out of connections. */
+export function isPassing(error: unknown): boolean {
+  const code = databaseErrorCode(error);
+  return isRetryable(error) || isLostConnection(error) || code === '25006' || code === '53300';
+}

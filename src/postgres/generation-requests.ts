@@ -1,0 +1,268 @@
+import type { Attention, RequestState } from '../core/generation-request.ts';
+import type { EncodedFields } from '../core/operations.ts';
+import type { OutcomeReason } from '../core/outcome.ts';
+import { firstRow, rows, type Sql } from './database.ts';
+
+// Statements about one request, in the order of its life. Those that a caller's transaction runs take
+// every parameter as text and cast it: other drivers encode typed parameters in ways of their own.
+
+export interface NewRequest {
+  readonly id: string;
+  readonly account: string;
+  readonly operation: string;
+  readonly requestKey: string;
+  readonly fields: EncodedFields;
+  readonly payloadDigest: string;
+  readonly fairGroup: string;
+  readonly priority: number;
+  /** ISO 8601 */
+  readonly submitBefore: string | null;
+  readonly supersedes: string | null;
+}
+
+/**
+ * True when the row is new; false when the account has that key already (whose row only the next statement
+ * can see). Waits for an uncommitted row with the same key.
+ */
+export async function insertRequest(sql: Sql, request: NewRequest): Promise<boolean> {
+  const inserted = await rows(
+    sql,
+    `insert into onetake.generation_requests (id, account, operation, request_key, fields, payload_digest,
+  fair_group, priority, submit_before, supersedes, not_before)
+values ($1::text::uuid, $2::text, $3::text, $4::text, $5::text::jsonb, $6::text, $7::text, $8::text::integer,
+  $9::text::timestamptz, $10::text::uuid, date_trunc('milliseconds', clock_timestamp()))
+on conflict (account, request_key) do nothing
+returning id`,
+    [
+      request.id,
+      request.account,
+      request.operation,
+      request.requestKey,
+      JSON.stringify(request.fields),
+      request.payloadDigest,
+      request.fairGroup,
+      String(request.priority),
+      request.submitBefore,
+      request.supersedes,
+    ],
+  );
+  return inserted.length > 0;
+}
+
+export interface ExistingRequest {
+  readonly id: string;
+  readonly state: RequestState;
+  readonly payloadDigest: string;
+}
+
+export async function findRequestByKey(
+  sql: Sql,
+  account: string,
+  requestKey: string,
+): Promise<ExistingRequest | undefined> {
+  return firstRow(
+    sql,
+    `select id, state, payload_digest as "payloadDigest" from onetake.generation_requests
+where account = $1::text and request_key = $2::text`,
+    [account, requestKey],
+  );
+}
+
+/** Wakes the workers, but only for a lane that was empty: each NOTIFY serialises its commit, cluster-wide. */
+export async function notifyNewLane(sql: Sql, id: string, account: string, operation: string): Promise<void> {
+  await sql.executeSql(
+    `select pg_notify('onetake', 'lane') where not exists (
+  select from onetake.generation_requests
+  where account = $2::text and operation = $3::text and state = 'queued' and id <> $1::text::uuid
+)`,
+    [id, account, operation],
+  );
+}
+
+/** A job must be sent for this request by whoever can; rescue does. */
+export async function markJobDue(sql: Sql, id: string): Promise<void> {
+  await sql.executeSql(
+    `update onetake.generation_requests set job_due = true where id = $1::text::uuid and state = 'queued'`,
+    [id],
+  );
+}
+
+export async function clearJobDue(tx: Sql, id: string): Promise<void> {
+  await tx.executeSql('update onetake.generation_requests set job_due = false where id = $1 and job_due', [id]);
+}
+
+export interface AdmissibleRequest {
+  readonly id: string;
+  readonly state: RequestState;
+  readonly notBefore: Date;
+  readonly submitBefore: Date | null;
+}
+
+/** Locks what can be locked at once: admission holds account and breaker, and waits for no request. */
+export async function lockForAdmission(tx: Sql, ids: readonly string[]): Promise<AdmissibleRequest[]> {
+  return rows(
+    tx,
+    `select id, state, not_before as "notBefore", submit_before as "submitBefore"
+from onetake.generation_requests
+where id = any($1::uuid[])
+for no key update skip locked`,
+    [ids],
+  );
+}
+
+/** Which of these exist and are still queued; read without a lock, for jobs whose request was locked. */
+export async function listStillQueued(tx: Sql, ids: readonly string[]): Promise<string[]> {
+  const found = await rows<{ id: string }>(
+    tx,
+    `select id from onetake.generation_requests where id = any($1::uuid[]) and state = 'queued'`,
+    [ids],
+  );
+  return found.map((row) => row.id);
+}
+
+export interface LockedRequest {
+  readonly id: string;
+  readonly account: string;
+  readonly operation: string;
+  readonly state: RequestState;
+  readonly submissions: number;
+  readonly providerTaskId: string | null;
+  readonly pollErrors: number;
+}
+
+/** Waits for the request's row lock: first in the lock order request, attempt, account, breaker, job. */
+export async function lockRequest(tx: Sql, id: string): Promise<LockedRequest | undefined> {
+  return firstRow(
+    tx,
+    `select id, account, operation, state, submissions, provider_task_id as "providerTaskId",
+  poll_errors as "pollErrors"
+from onetake.generation_requests where id = $1 for no key update`,
+    [id],
+  );
+}
+
+export async function isTaskIdInUse(tx: Sql, account: string, taskId: string, exceptId: string): Promise<boolean> {
+  const found = await rows(
+    tx,
+    `select from onetake.generation_requests where account = $1 and provider_task_id = $2 and id <> $3`,
+    [account, taskId, exceptId],
+  );
+  return found.length > 0;
+}
+
+// The moves below are made under the request's lock, after the attempt's outcome has been written.
+
+export async function acceptRequest(tx: Sql, id: string, taskId: string, firstPollMs: number): Promise<void> {
+  await tx.executeSql(
+    `update onetake.generation_requests
+set state = 'accepted', state_reason = null, provider_task_id = $2, accepted_at = clock_timestamp(),
+  next_poll_at = clock_timestamp() + $3 * interval '1 ms', poll_errors = 0, job_due = false,
+  charge = onetake.charge_of(id), attention = null, attention_since = null
+where id = $1`,
+    [id, taskId, firstPollMs],
+  );
+}
+
+export async function rejectRequest(tx: Sql, id: string, stateReason: string): Promise<void> {
+  await tx.executeSql(
+    `update onetake.generation_requests
+set state = 'rejected', state_reason = $2, settled_at = clock_timestamp(), job_due = false,
+  charge = onetake.charge_of(id)
+where id = $1`,
+    [id, stateReason],
+  );
+}
+
+export async function freezeRequest(tx: Sql, id: string, stateReason: OutcomeReason): Promise<void> {
+  await tx.executeSql(
+    `update onetake.generation_requests
+set state = 'ambiguous', state_reason = $2, job_due = false, charge = onetake.charge_of(id)
+where id = $1`,
+    [id, stateReason],
+  );
+}
+
+/** Back to `queued`; returns when its job is due. */
+export async function returnRequest(
+  tx: Sql,
+  id: string,
+  stateReason: OutcomeReason,
+  delayMs: number,
+  notBefore: Date | null,
+): Promise<Date> {
+  const row = await firstRow<{ notBefore: Date }>(
+    tx,
+    `update onetake.generation_requests
+set state = 'queued', state_reason = $2, charge = onetake.charge_of(id),
+  not_before = date_trunc('milliseconds', greatest(clock_timestamp() + $3 * interval '1 ms', $4::timestamptz))
+where id = $1
+returning not_before as "notBefore"`,
+    [id, stateReason, delayMs, notBefore],
+  );
+  return (row as { notBefore: Date }).notBefore;
+}
+
+export async function noteAttention(tx: Sql, id: string, attention: Attention): Promise<void> {
+  await tx.executeSql(
+    `update onetake.generation_requests
+set attention = $2, attention_since = case when attention = $2 then attention_since else clock_timestamp() end,
+  charge = onetake.charge_of(id)
+where id = $1`,
+    [id, attention],
+  );
+}
+
+export interface RequestDueForJob {
+  readonly id: string;
+  readonly account: string;
+  readonly operation: string;
+  readonly notBefore: Date;
+}
+
+/** Rows that say themselves that they want a job. */
+export async function lockJobDue(tx: Sql, limit: number): Promise<RequestDueForJob[]> {
+  return rows(
+    tx,
+    `select id, account, operation, not_before as "notBefore"
+from onetake.generation_requests
+where job_due
+order by not_before
+limit $1
+for no key update skip locked`,
+    [limit],
+  );
+}
+
+/** Ends queued requests that nobody waits for any more; also while the breaker is open. */
+export async function expireOverdue(sql: Sql, limit: number): Promise<string[]> {
+  const expired = await rows<{ id: string }>(
+    sql,
+    `update onetake.generation_requests r
+set state = 'expired', state_reason = 'submit_before', settled_at = clock_timestamp(), job_due = false
+from (
+  select id from onetake.generation_requests
+  where state = 'queued' and submit_before is not null and submit_before <= now()
+  order by submit_before
+  limit $1
+  for no key update skip locked
+) due
+where r.id = due.id
+returning r.id`,
+    [limit],
+  );
+  return expired.map((row) => row.id);
+}
+
+/** One page of queued rows that claim to have a job, by id, for the sweep that looks for vanished jobs. */
+export async function listQueued(sql: Sql, afterId: string | null, limit: number): Promise<RequestDueForJob[]> {
+  return rows(
+    sql,
+    `select id, account, operation, not_before as "notBefore"
+from onetake.generation_requests
+where state = 'queued' and not job_due and created_at < now() - interval '10 s'
+  and id > coalesce($1::uuid, '00000000-0000-0000-0000-000000000000')
+order by id
+limit $2`,
+    [afterId, limit],
+  );
+}

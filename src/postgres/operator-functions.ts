@@ -1,0 +1,147 @@
+import { OnetakeError, type OnetakeErrorCode } from '../core/errors.ts';
+import type { RequestState } from '../core/generation-request.ts';
+import { firstRow, rows, type Sql } from './database.ts';
+import { databaseErrorCode } from './errors.ts';
+
+// The operator's SQL functions, called from TypeScript. What they check, they check under the row's lock.
+
+export interface Resolution {
+  readonly id: string;
+  readonly from: RequestState;
+  readonly to: RequestState;
+  /** How many more paid POSTs this permits. */
+  readonly postsPermitted: number;
+  readonly notBefore: Date | null;
+}
+
+export interface OperatorNote {
+  readonly actor: string;
+  readonly reason: string;
+}
+
+const RESOLUTION = `id, from_state as "from", to_state as "to", posts_permitted as "postsPermitted",
+  not_before as "notBefore"`;
+
+export async function resolveAsAccepted(
+  sql: Sql,
+  id: string,
+  taskId: string,
+  note: OperatorNote,
+): Promise<Resolution> {
+  return resolution(sql, `select ${RESOLUTION} from onetake.resolve_as_accepted($1, $2, $3, $4)`, [
+    id,
+    taskId,
+    note.actor,
+    note.reason,
+  ]);
+}
+
+export interface NotAcceptedOptions {
+  /** False: the request ends `cancelled` instead of being permitted one more POST. Default true. */
+  readonly resubmit?: boolean;
+  /** Needed after a 2xx answer. */
+  readonly force?: boolean;
+  readonly submitBefore?: Date | null;
+}
+
+export async function resolveAsNotAccepted(
+  sql: Sql,
+  id: string,
+  note: OperatorNote,
+  options: NotAcceptedOptions = {},
+): Promise<Resolution> {
+  return resolution(sql, `select ${RESOLUTION} from onetake.resolve_as_not_accepted($1, $2, $3, $4, $5, $6)`, [
+    id,
+    note.actor,
+    note.reason,
+    options.resubmit ?? true,
+    options.force ?? false,
+    options.submitBefore ?? null,
+  ]);
+}
+
+export async function abandonRequest(sql: Sql, id: string, note: OperatorNote): Promise<Resolution> {
+  return resolution(sql, `select ${RESOLUTION} from onetake.abandon($1, $2, $3)`, [id, note.actor, note.reason]);
+}
+
+export async function cancelRequest(sql: Sql, id: string, note: OperatorNote): Promise<Resolution> {
+  return resolution(sql, `select ${RESOLUTION} from onetake.cancel_request($1, $2, $3)`, [
+    id,
+    note.actor,
+    note.reason,
+  ]);
+}
+
+/** Ends the holds of one operation, or with null of the whole account; says how many. */
+export async function releaseAccount(
+  sql: Sql,
+  account: string,
+  operation: string | null,
+  note: OperatorNote,
+): Promise<number> {
+  return mapped(async () => {
+    const row = await firstRow<{ ended: number }>(
+      sql,
+      'select onetake.release_account($1, $2, $3, $4) as ended',
+      [account, operation, note.actor, note.reason],
+    );
+    return (row as { ended: number }).ended;
+  });
+}
+
+async function resolution(sql: Sql, text: string, values: unknown[]): Promise<Resolution> {
+  return mapped(async () => (await firstRow<Resolution>(sql, text, values)) as Resolution);
+}
+
+const CODES: Readonly<Record<string, OnetakeErrorCode>> = {
+  OT001: 'request_not_found',
+  OT002: 'request_not_in_state',
+  OT003: 'task_id_in_use',
+  OT004: 'operator_identity_missing',
+};
+
+/** The functions' own messages are written for people and hold ids and states only. */
+async function mapped<Result>(call: () => Promise<Result>): Promise<Result> {
+  try {
+    return await call();
+  } catch (error) {
+    const code = CODES[databaseErrorCode(error)];
+    if (code === undefined) throw error;
+    const { message, hint } = error as { message: string; hint?: string };
+    throw new OnetakeError(code, message.replace(/^onetake: /, ''), hint === undefined ? {} : { hint });
+  }
+}
+
+export interface AmbiguousSubmission {
+  readonly id: string;
+  readonly reason: string;
+  readonly account: string;
+  readonly operation: string;
+  readonly ageMs: number;
+  readonly attempt: number | null;
+  readonly phase: string | null;
+  readonly httpStatus: number | null;
+  readonly errorCode: string | null;
+  readonly startedAt: Date | null;
+  readonly charge: string;
+  readonly rearmableAt: Date | null;
+  readonly needsForce: boolean;
+  readonly evidence: string | null;
+}
+
+/** Oldest first; of one request when `id` is given. */
+export async function listAmbiguousSubmissions(
+  sql: Sql,
+  filter: { readonly id?: string; readonly limit?: number } = {},
+): Promise<AmbiguousSubmission[]> {
+  return rows(
+    sql,
+    `select id, reason, account, operation, age_ms::float8 as "ageMs", attempt, phase, http_status as "httpStatus",
+  error_code as "errorCode", started_at as "startedAt", charge, rearmable_at as "rearmableAt",
+  needs_force as "needsForce", evidence
+from onetake.ambiguous_submissions
+where $1::uuid is null or id = $1
+limit $2`,
+    [filter.id ?? null, filter.limit ?? 1_000],
+  );
+}

@@ -1,0 +1,112 @@
+import type { RequestState } from '../core/generation-request.ts';
+import { firstRow, rows, type Sql } from './database.ts';
+
+// What people and apps see: reads only, of the views where there is one.
+
+export interface RequestRow {
+  readonly id: string;
+  readonly state: RequestState;
+  readonly stateReason: string | null;
+  readonly failureReason: string | null;
+  readonly resultStatus: string | null;
+  readonly waitingFor: string | null;
+  readonly account: string;
+  readonly operation: string;
+  readonly requestKey: string;
+  readonly providerTaskId: string | null;
+  readonly charge: string;
+  readonly refunded: boolean | null;
+  readonly attention: string | null;
+  readonly warnings: readonly string[];
+  readonly createdAt: Date;
+  readonly settledAt: Date | null;
+}
+
+export interface AttemptRow {
+  readonly attempt: number;
+  readonly isProbe: boolean;
+  readonly worker: string;
+  readonly startedAt: Date;
+  readonly settledAt: Date | null;
+  readonly phase: string | null;
+  readonly httpStatus: number | null;
+  readonly errorCode: string | null;
+  readonly health: string | null;
+  readonly healthEffect: string | null;
+  readonly certainty: string | null;
+}
+
+export interface FileRow {
+  readonly index: number;
+  readonly kind: string;
+  readonly contentType: string | null;
+  readonly bytes: number | null;
+  readonly sha256: string | null;
+  readonly location: string;
+  readonly storedAt: Date | null;
+}
+
+const OVERVIEW = `id, state, state_reason as "stateReason", failure_reason as "failureReason",
+  result_status as "resultStatus", waiting_for as "waitingFor", account, operation, request_key as "requestKey",
+  provider_task_id as "providerTaskId", charge, refunded, attention, warnings, created_at as "createdAt",
+  settled_at as "settledAt"`;
+
+export async function findRequest(sql: Sql, id: string): Promise<RequestRow | undefined> {
+  return firstRow(sql, `select ${OVERVIEW} from onetake.request_overview where id = $1`, [id]);
+}
+
+export interface RequestFilter {
+  readonly state?: RequestState;
+  readonly account?: string;
+  readonly operation?: string;
+  /** 1 to 1,000; default 50. */
+  readonly limit?: number;
+}
+
+/** Newest first. */
+export async function listRequests(sql: Sql, filter: RequestFilter): Promise<RequestRow[]> {
+  return rows(
+    sql,
+    `select ${OVERVIEW} from onetake.request_overview
+where ($1::text is null or state = $1) and ($2::text is null or account = $2)
+  and ($3::text is null or operation = $3)
+order by created_at desc
+limit $4`,
+    [filter.state ?? null, filter.account ?? null, filter.operation ?? null, filter.limit ?? 50],
+  );
+}
+
+export async function listAttempts(sql: Sql, requestId: string): Promise<AttemptRow[]> {
+  return rows(
+    sql,
+    `select attempt, is_probe as "isProbe", worker, started_at as "startedAt", settled_at as "settledAt", phase,
+  http_status as "httpStatus", error_code as "errorCode", health, health_effect as "healthEffect", certainty
+from onetake.submission_attempts where request_id = $1 order by attempt`,
+    [requestId],
+  );
+}
+
+export async function listFiles(sql: Sql, requestId: string): Promise<FileRow[]> {
+  return rows(
+    sql,
+    `select index, kind, content_type as "contentType", bytes::float8 as bytes, sha256, location,
+  stored_at as "storedAt"
+from onetake.assets where request_id = $1 order by index`,
+    [requestId],
+  );
+}
+
+/** Ids that begin with `prefix` (hexadecimal digits and dashes), at most two: enough to say "ambiguous". */
+export async function findIdsByPrefix(sql: Sql, prefix: string): Promise<string[]> {
+  const found = await rows<{ id: string }>(
+    sql,
+    'select id from onetake.generation_requests where id between $1::uuid and $2::uuid order by id limit 2',
+    [pad(prefix, '0'), pad(prefix, 'f')],
+  );
+  return found.map((row) => row.id);
+}
+
+function pad(prefix: string, digit: string): string {
+  const digits = prefix.replaceAll('-', '').toLowerCase().padEnd(32, digit);
+  return digits.replace(/^(.{8})(.{4})(.{4})(.{4})(.{12})$/, '$1-$2-$3-$4-$5');
+}

@@ -1,0 +1,261 @@
+import type { EncodedFields } from '../core/operations.ts';
+import type { Certainty, Health, OutcomeReason, Phase } from '../core/outcome.ts';
+import { firstRow, rows, type Sql } from './database.ts';
+
+export interface Admission {
+  readonly requestId: string;
+  readonly attemptId: string;
+}
+
+export interface AttemptTerms {
+  readonly breakerName: string;
+  readonly generation: number;
+  readonly holdEpoch: number;
+  readonly isProbe: boolean;
+  readonly worker: string;
+  readonly startedAt: Date;
+  readonly leaseExpiresAt: Date;
+  readonly windowUntil: Date;
+  readonly slotUntil: Date;
+  readonly quarantineUntil: Date;
+}
+
+export interface AdmittedAttempt {
+  readonly attemptId: string;
+  readonly requestId: string;
+  readonly attempt: number;
+  readonly account: string;
+  readonly operation: string;
+  readonly fields: EncodedFields;
+}
+
+/** Writes intent: requests become `submitting` and get their attempts, in one statement. */
+export async function admitRequests(
+  tx: Sql,
+  admissions: readonly Admission[],
+  terms: AttemptTerms,
+): Promise<AdmittedAttempt[]> {
+  return rows(
+    tx,
+    `with admitted as (
+  select * from unnest($1::uuid[], $2::uuid[]) as t (request_id, attempt_id)
+), moved as (
+  update onetake.generation_requests r
+  set state = 'submitting', state_reason = null, submissions = r.submissions + 1, job_due = false
+  from admitted
+  where r.id = admitted.request_id and r.state = 'queued'
+  returning r.id, admitted.attempt_id, r.submissions, r.account, r.operation, r.fields
+), written as (
+  insert into onetake.submission_attempts (id, request_id, attempt, account, operation, breaker_name, generation,
+    hold_epoch, is_probe, worker, started_at, lease_expires_at, window_until, slot_until, quarantine_until)
+  select attempt_id, id, submissions, account, operation, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12 from moved
+)
+select attempt_id as "attemptId", id as "requestId", submissions as attempt, account, operation, fields from moved`,
+    [
+      admissions.map((admission) => admission.requestId),
+      admissions.map((admission) => admission.attemptId),
+      terms.breakerName,
+      terms.generation,
+      terms.holdEpoch,
+      terms.isProbe,
+      terms.worker,
+      terms.startedAt,
+      terms.leaseExpiresAt,
+      terms.windowUntil,
+      terms.slotUntil,
+      terms.quarantineUntil,
+    ],
+  );
+}
+
+/**
+ * Which of these attempts are committed, for a COMMIT whose answer was lost. The lock on their requests
+ * makes the read wait for a server process that may still be committing; a plain read would lie.
+ */
+export async function findCommittedAttempts(tx: Sql, admissions: readonly Admission[]): Promise<AdmittedAttempt[]> {
+  await tx.executeSql(
+    'select from onetake.generation_requests where id = any($1::uuid[]) order by id for no key update',
+    [admissions.map((admission) => admission.requestId)],
+  );
+  return rows(
+    tx,
+    `select a.id as "attemptId", a.request_id as "requestId", a.attempt, a.account, a.operation, r.fields
+from onetake.submission_attempts a
+join onetake.generation_requests r on r.id = a.request_id
+where a.id = any($1::uuid[])`,
+    [admissions.map((admission) => admission.attemptId)],
+  );
+}
+
+export interface LockedAttempt {
+  readonly id: string;
+  readonly requestId: string;
+  readonly attempt: number;
+  readonly account: string;
+  readonly breakerName: string;
+  readonly generation: number;
+  readonly holdEpoch: number;
+  readonly isProbe: boolean;
+  readonly settledAt: Date | null;
+  readonly settledBy: 'worker' | 'rescue' | null;
+  readonly leaseIsOver: boolean;
+  readonly health: Health | null;
+  readonly healthAppliedAt: Date | null;
+  readonly reason: OutcomeReason | null;
+  readonly httpStatus: number | null;
+  readonly providerTaskId: string | null;
+}
+
+const LOCKED_COLUMNS = `id, request_id as "requestId", attempt, account, breaker_name as "breakerName", generation,
+  hold_epoch as "holdEpoch", is_probe as "isProbe", settled_at as "settledAt", settled_by as "settledBy",
+  lease_expires_at <= clock_timestamp() as "leaseIsOver", health, health_applied_at as "healthAppliedAt", reason,
+  http_status as "httpStatus", provider_task_id as "providerTaskId"`;
+
+export async function lockAttempt(tx: Sql, id: string): Promise<LockedAttempt | undefined> {
+  return firstRow(tx, `select ${LOCKED_COLUMNS} from onetake.submission_attempts where id = $1 for no key update`, [
+    id,
+  ]);
+}
+
+export interface AttemptOutcome {
+  readonly settledBy: 'worker' | 'rescue';
+  readonly phase: Phase;
+  readonly httpStatus: number | null;
+  readonly errorCode: string | null;
+  readonly health: Health;
+  readonly certainty: Certainty;
+  readonly reason: OutcomeReason;
+  readonly providerTaskId: string | null;
+  /** The latest moment at which the POST can have arrived, as ms before now; null: the end of the lease. */
+  readonly arrivedBeforeMs: number | null;
+  readonly windowMs: number;
+  readonly freesSlot: boolean;
+  readonly closed: boolean;
+}
+
+/**
+ * Writes the outcome columns: once, by whoever settles first. A success that finds the breaker closed with
+ * nothing to reset has nothing to apply, and says so at once: the common path needs no second transaction.
+ */
+export async function writeOutcome(tx: Sql, attemptId: string, outcome: AttemptOutcome): Promise<{ healthDue: boolean }> {
+  const row = await firstRow<{ healthDue: boolean }>(
+    tx,
+    `update onetake.submission_attempts a
+set settled_at = s.now, settled_by = $2, phase = $3, http_status = $4, error_code = $5, health = $6,
+  certainty = $7, reason = $8, provider_task_id = $9,
+  window_until = case
+    when $7 = 'unsent' then s.now
+    when $10::float8 is null then a.window_until
+    else least(a.window_until, s.now - $10::float8 * interval '1 ms' + $11 * interval '1 ms')
+  end,
+  slot_freed_at = case when $12 then coalesce(a.slot_freed_at, s.now) else a.slot_freed_at end,
+  closed_at = case when $13 then s.now else null end,
+  health_applied_at = case when s.nothing_to_apply then s.now end,
+  health_effect = case when s.nothing_to_apply then 'nothing_to_apply' end
+from (
+  select clock_timestamp() as now, $6 = 'success' and exists (
+    select from onetake.circuit_breakers b
+    join onetake.submission_attempts x on x.breaker_name = b.name
+    where x.id = $1 and b.state = 'closed' and b.generation = x.generation and b.consecutive_failures = 0
+  ) as nothing_to_apply
+) s
+where a.id = $1 and a.settled_at is null
+returning a.health_applied_at is null as "healthDue"`,
+    [
+      attemptId,
+      outcome.settledBy,
+      outcome.phase,
+      outcome.httpStatus,
+      outcome.errorCode,
+      outcome.health,
+      outcome.certainty,
+      outcome.reason,
+      outcome.providerTaskId,
+      outcome.arrivedBeforeMs,
+      outcome.windowMs,
+      outcome.freesSlot,
+      outcome.closed,
+    ],
+  );
+  return { healthDue: row?.healthDue ?? false };
+}
+
+/** What came after somebody else had settled the attempt. Never counts for the breaker. */
+export async function insertLateEvidence(
+  tx: Sql,
+  attemptId: string,
+  evidence: Pick<AttemptOutcome, 'phase' | 'httpStatus' | 'errorCode' | 'certainty' | 'providerTaskId' | 'closed'>,
+): Promise<void> {
+  await tx.executeSql(
+    `with closed as (
+  update onetake.submission_attempts set closed_at = clock_timestamp()
+  where id = $1 and $7 and closed_at is null
+)
+insert into onetake.attempt_evidence (attempt_id, seen_at, source, phase, http_status, error_code, certainty,
+  provider_task_id)
+values ($1, clock_timestamp(), 'late_answer', $2, $3, $4, $5, $6)`,
+    [
+      attemptId,
+      evidence.phase,
+      evidence.httpStatus,
+      evidence.errorCode,
+      evidence.certainty,
+      evidence.providerTaskId,
+      evidence.closed,
+    ],
+  );
+}
+
+export async function writeHealthEffect(tx: Sql, attemptId: string, effect: string): Promise<void> {
+  await tx.executeSql(
+    `update onetake.submission_attempts set health_applied_at = clock_timestamp(), health_effect = $2
+where id = $1 and health_applied_at is null`,
+    [attemptId, effect],
+  );
+}
+
+/** The provider has finished this task: its generation no longer runs. True when a slot became free. */
+export async function freeSlotOfTask(tx: Sql, requestId: string): Promise<boolean> {
+  const freed = await rows(
+    tx,
+    `update onetake.submission_attempts a set slot_freed_at = clock_timestamp()
+where a.id = (select x.id from onetake.submission_attempts x where x.request_id = $1 order by x.attempt desc limit 1)
+  and a.slot_freed_at is null
+returning a.id`,
+    [requestId],
+  );
+  return freed.length > 0;
+}
+
+export async function noteRefund(tx: Sql, requestId: string): Promise<void> {
+  await tx.executeSql(
+    `update onetake.submission_attempts a set refunded = true
+where a.id = (select x.id from onetake.submission_attempts x where x.request_id = $1 order by x.attempt desc limit 1)`,
+    [requestId],
+  );
+}
+
+/** Attempts whose lease is over and whose outcome nobody wrote. */
+export async function listEndedLeases(sql: Sql, limit: number): Promise<{ attemptId: string; requestId: string }[]> {
+  return rows(
+    sql,
+    `select id as "attemptId", request_id as "requestId" from onetake.submission_attempts
+where settled_at is null and lease_expires_at <= now()
+order by lease_expires_at
+limit $1`,
+    [limit],
+  );
+}
+
+/** Settled attempts whose health nobody has applied, oldest first: the order in which outcomes count. */
+export async function listHealthDue(sql: Sql, limit: number): Promise<string[]> {
+  const due = await rows<{ id: string }>(
+    sql,
+    `select id from onetake.submission_attempts
+where settled_at is not null and health_applied_at is null
+order by settled_at
+limit $1`,
+    [limit],
+  );
+  return due.map((row) => row.id);
+}

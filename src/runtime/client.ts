@@ -1,0 +1,255 @@
+import { setTimeout as wait } from 'node:timers/promises';
+import type pg from 'pg';
+import type { AccountLimits } from '../core/admission.ts';
+import { OnetakeError, suggestion } from '../core/errors.ts';
+import { isTerminal, type RequestState } from '../core/generation-request.ts';
+import { OPERATION_NAMES, type OperationFields, type OperationName } from '../core/operations.ts';
+import { type EnqueueResult, enqueue, type Intent } from '../lifecycle/enqueue.ts';
+import { type AccountOverview, listAccounts } from '../postgres/account-holds.ts';
+import { upsertAccount } from '../postgres/accounts.ts';
+import { type BreakerHistoryRow, type BreakerStatus, listBreakerStatus, listTransitions } from '../postgres/circuit-breakers.ts';
+import { Database } from '../postgres/database.ts';
+import { databaseErrorCode, isLostConnection } from '../postgres/errors.ts';
+import {
+  type AmbiguousSubmission,
+  abandonRequest,
+  cancelRequest,
+  listAmbiguousSubmissions,
+  type OperatorNote,
+  releaseAccount,
+  type Resolution,
+  resolveAsAccepted,
+  resolveAsNotAccepted,
+} from '../postgres/operator-functions.ts';
+import {
+  type AttemptRow,
+  type FileRow,
+  findIdsByPrefix,
+  findRequest,
+  listAttempts,
+  listFiles,
+  listRequests,
+  type RequestFilter,
+  type RequestRow,
+} from '../postgres/request-overview.ts';
+import { JobQueue } from '../queue/boss.ts';
+import { type CallerTransaction, callerExecutor } from '../queue/caller-transaction.ts';
+import { checkEnqueue } from './enqueue-options.ts';
+
+export interface ClientOptions {
+  /** Either this or `pool`. Connects on first use. */
+  readonly connectionString?: string;
+  /** A pool of yours, of any size; it is not closed by `stop()`. */
+  readonly pool?: pg.Pool;
+}
+
+/** `requests show`, whole. */
+export interface RequestDetails extends RequestRow {
+  readonly attempts: readonly AttemptRow[];
+  readonly files: readonly FileRow[];
+}
+
+export type EnqueueInput = {
+  [Name in OperationName]: {
+    readonly operation: Name;
+    readonly fields: OperationFields[Name];
+    /** Names the user's intent: the same key is the same request, in every state, for ever. */
+    readonly requestKey: string;
+    /** Default `default`. */
+    readonly account?: string;
+    readonly fairGroup?: string;
+    readonly priority?: number;
+    /** Not submitted by then, it becomes `expired`. */
+    readonly submitBefore?: Date;
+    /** The request that this new intent replaces; links them and cancels nothing. */
+    readonly supersedes?: string;
+    /** While the breaker is open: wait (default), or be refused without a row. */
+    readonly whenOpen?: 'wait' | 'refuse';
+  };
+}[OperationName];
+
+export type ResolveInput = { readonly id: string; readonly actor: string; readonly reason: string } & (
+  | { readonly as: 'accepted'; readonly providerTaskId: string }
+  | {
+      readonly as: 'not_accepted';
+      readonly resubmit?: boolean;
+      readonly force?: boolean;
+      readonly submitBefore?: Date;
+    }
+  | { readonly as: 'abandoned' }
+);
+
+export interface Client {
+  /**
+   * Enqueues one intent; with `tx`, on that connection only and inside a savepoint, so that it commits and
+   * rolls back with the caller. Throws `intent_mismatch`, `unknown_operation`, `unknown_account`,
+   * `invalid_field`, `unknown_field`; after any of them the transaction is still usable.
+   */
+  enqueue(input: EnqueueInput, options?: { readonly tx?: CallerTransaction }): Promise<EnqueueResult>;
+  /** Undefined when there is none with that id (or unique prefix of 8 or more). */
+  get(id: string): Promise<RequestDetails | undefined>;
+  list(filter?: RequestFilter): Promise<RequestRow[]>;
+  /** Resolves at a terminal state, or when an operator is needed (`ambiguous`). */
+  waitForGeneration(id: string, options?: { readonly signal?: AbortSignal }): Promise<RequestDetails>;
+  cancel(id: string, note: OperatorNote): Promise<Resolution>;
+  listAmbiguous(filter?: { readonly id?: string; readonly limit?: number }): Promise<AmbiguousSubmission[]>;
+  resolve(input: ResolveInput): Promise<Resolution>;
+  breakerStatus(): Promise<BreakerStatus[]>;
+  breakerHistory(name: string, limit?: number): Promise<BreakerHistoryRow[]>;
+  listAccounts(): Promise<AccountOverview[]>;
+  upsertAccount(account: AccountLimits & { readonly name: string; readonly provider: string }): Promise<void>;
+  releaseAccount(account: string, operation: string | null, note: OperatorNote): Promise<number>;
+  stop(): Promise<void>;
+  [Symbol.asyncDispose](): Promise<void>;
+}
+
+const POOL_MAX = 5;
+const POLL_MS = 250;
+
+/** Connects on first use, leaves no timer that keeps a script alive, works through a transaction pooler. */
+export function createClient(options: ClientOptions): Client {
+  const database = open(options);
+  const queue = new JobQueue({ executor: database, role: 'client', onError: () => {} });
+
+  const resolveId = async (given: string): Promise<string | undefined> => {
+    if (UUID.test(given)) return given;
+    if (!PREFIX.test(given)) {
+      throw new OnetakeError('invalid_option', `id: "${plain(given)}" is neither a request id nor 8 or more of its first digits.`);
+    }
+    const [first, second] = await findIdsByPrefix(database, given);
+    if (second === undefined) return first;
+    throw new OnetakeError('ambiguous_id_prefix', `id: more than one request begins with ${given}.`, {
+      hint: 'Give more of its digits.',
+    });
+  };
+  const requireId = async (given: string): Promise<string> => {
+    const id = await resolveId(given);
+    if (id !== undefined) return id;
+    throw new OnetakeError('request_not_found', `There is no generation request ${given}.`);
+  };
+  const get = async (given: string): Promise<RequestDetails | undefined> => {
+    const id = await resolveId(given);
+    const request = id === undefined ? undefined : await findRequest(database, id);
+    if (request === undefined) return undefined;
+    const [attempts, files] = await Promise.all([
+      listAttempts(database, request.id),
+      listFiles(database, request.id),
+    ]);
+    return { ...request, attempts, files };
+  };
+
+  const self: Client = {
+    async enqueue(input, { tx } = {}) {
+      const intent: Intent = checkEnqueue(input);
+      return explained(() =>
+        tx === undefined
+          ? database.retryingTransaction((own) => enqueue(own, queue, intent))
+          : enqueue(callerExecutor(tx), queue, intent),
+      );
+    },
+    get: (id) => explained(() => get(id)),
+    list: (filter = {}) => explained(() => listRequests(database, filter)),
+    async waitForGeneration(given, { signal } = {}) {
+      const id = await explained(() => requireId(given));
+      for (;;) {
+        if (signal?.aborted) throw aborted(id);
+        const request = await explained(() => get(id));
+        if (request !== undefined && isSettled(request.state)) return request;
+        try {
+          await wait(POLL_MS, undefined, signal === undefined ? {} : { signal });
+        } catch {
+          throw aborted(id);
+        }
+      }
+    },
+    cancel: (given, note) => explained(async () => cancelRequest(database, await requireId(given), note)),
+    listAmbiguous: (filter = {}) =>
+      explained(async () =>
+        listAmbiguousSubmissions(
+          database,
+          filter.id === undefined ? filter : { ...filter, id: await requireId(filter.id) },
+        ),
+      ),
+    resolve: (input) =>
+      explained(async () => {
+        const id = await requireId(input.id);
+        const note = { actor: input.actor, reason: input.reason };
+        switch (input.as) {
+          case 'accepted':
+            return resolveAsAccepted(database, id, input.providerTaskId, note);
+          case 'not_accepted':
+            return resolveAsNotAccepted(database, id, note, input);
+          case 'abandoned':
+            return abandonRequest(database, id, note);
+        }
+      }),
+    breakerStatus: () => explained(() => listBreakerStatus(database)),
+    breakerHistory: (name, limit = 100) => explained(() => listTransitions(database, name, limit)),
+    listAccounts: () => explained(() => listAccounts(database)),
+    upsertAccount: (account) =>
+      explained(async () => {
+        await upsertAccount(database, account);
+        await queue.start();
+        for (const operation of OPERATION_NAMES) await queue.ensureQueue(account.name, operation);
+      }),
+    releaseAccount: (account, operation, note) =>
+      explained(() => releaseAccount(database, account, operation, note)),
+    async stop() {
+      await queue.stop();
+      await database.close();
+    },
+    [Symbol.asyncDispose]: () => self.stop(),
+  };
+  return self;
+}
+
+const UUID = /^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$/i;
+const PREFIX = /^[0-9a-f][0-9a-f-]{7,35}$/i;
+
+function plain(text: string): string {
+  return text.replace(/[^A-Za-z0-9_.-]/g, '?').slice(0, 40);
+}
+
+function isSettled(state: RequestState): boolean {
+  return isTerminal(state) || state === 'ambiguous';
+}
+
+function aborted(id: string): OnetakeError {
+  return new OnetakeError('wait_aborted', `Waiting for request ${id} was aborted; the request itself goes on.`);
+}
+
+function open(options: ClientOptions): Database {
+  const known = ['connectionString', 'pool'];
+  for (const key of Object.keys(options)) {
+    if (known.includes(key)) continue;
+    throw new OnetakeError('invalid_option', `Unknown option "${key}".${suggestion(key, known)}`);
+  }
+  if (options.pool !== undefined) return new Database(options.pool, false);
+  if (typeof options.connectionString === 'string' && options.connectionString !== '') {
+    return Database.connect(options.connectionString, { max: POOL_MAX, applicationName: 'onetake client', mayExit: true });
+  }
+  throw new OnetakeError('invalid_option', 'createClient needs `connectionString` or `pool`.', {
+    hint: 'For example createClient({ connectionString: process.env.DATABASE_URL }).',
+  });
+}
+
+/** Says what a bare database error means for the caller, without its message, which may hold row values. */
+async function explained<Result>(call: () => Promise<Result>): Promise<Result> {
+  try {
+    return await call();
+  } catch (error) {
+    if (error instanceof OnetakeError) throw error;
+    const code = databaseErrorCode(error);
+    if (['42P01', '3F000', '42883'].includes(code)) {
+      throw new OnetakeError('schema_not_migrated', 'The database has no onetake schema, or an older one.', {
+        hint: 'Run `onetake migrate` once, with a role that may create schemas.',
+      });
+    }
+    if (isLostConnection(error) && code !== 'unknown') {
+      throw new OnetakeError('database_unreachable', `The database can't be reached (${code}).`, {
+        hint: 'Check that it runs and that the connection string is right.',
+      });
+    }
+    throw error;
+  }
+}

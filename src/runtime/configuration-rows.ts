@@ -1,0 +1,52 @@
+import type { Emit } from '../core/events.ts';
+import { OPERATION_NAMES } from '../core/operations.ts';
+import { findAccount, upsertAccount } from '../postgres/accounts.ts';
+import { breakerName, configureCircuitBreaker, peekCircuitBreaker } from '../postgres/circuit-breakers.ts';
+import type { Sql } from '../postgres/database.ts';
+import type { ResolvedConfig } from './options.ts';
+
+// Limits and breaker settings are rows, since processes must agree on them: `migrate` writes them, everyone
+// reads them, and two versions of a file during a deploy can't flap.
+
+/** Writes the rows that the configuration speaks of, and says which changed. */
+export async function writeConfigurationRows(tx: Sql, config: ResolvedConfig): Promise<string[]> {
+  const changed: string[] = [];
+  for (const [name, account] of Object.entries(config.accounts)) {
+    if (await upsertAccount(tx, { name, ...account })) changed.push(`accounts.${name}`);
+  }
+  for (const provider of new Set(Object.values(config.accounts).map((account) => account.provider))) {
+    for (const operation of OPERATION_NAMES) {
+      const { breaker } = config.operations[operation];
+      if (await configureCircuitBreaker(tx, breakerName(provider, operation), breaker)) {
+        changed.push(`operations.${operation}.breaker`);
+      }
+    }
+  }
+  return changed;
+}
+
+/** Says once when this process's file and the rows disagree. The rows rule. */
+export async function reportDifferences(sql: Sql, config: ResolvedConfig, emit: Emit): Promise<void> {
+  const differing: string[] = [];
+  for (const [name, account] of Object.entries(config.accounts)) {
+    const row = await findAccount(sql, name);
+    if (
+      row?.provider !== account.provider ||
+      row.requestsPerMinute !== account.requestsPerMinute ||
+      row.maxConcurrentGenerations !== account.maxConcurrentGenerations
+    ) {
+      differing.push(`accounts.${name}`);
+    }
+    for (const operation of OPERATION_NAMES) {
+      const { breaker } = config.operations[operation];
+      const stored = (await peekCircuitBreaker(sql, breakerName(account.provider, operation)))?.settings;
+      if (
+        stored !== undefined &&
+        (stored.failureThreshold !== breaker.failureThreshold || stored.cooldownMs !== breaker.cooldownMs)
+      ) {
+        differing.push(`operations.${operation}.breaker`);
+      }
+    }
+  }
+  if (differing.length > 0) emit('configuration:differs', { settings: [...new Set(differing)].join(', ') });
+}

@@ -1,0 +1,67 @@
+import { OnetakeError, suggestion } from '../core/errors.ts';
+import type { Intent } from '../lifecycle/enqueue.ts';
+import type { EnqueueInput } from './client.ts';
+
+const KNOWN = [
+  'operation',
+  'fields',
+  'requestKey',
+  'account',
+  'fairGroup',
+  'priority',
+  'submitBefore',
+  'supersedes',
+  'whenOpen',
+];
+const UUID = /^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$/i;
+
+/** The caller's input as an intent, or `invalid_option` naming the option; `fields` is checked by its operation. */
+export function checkEnqueue(input: EnqueueInput): Intent {
+  const given = input as Readonly<Record<string, unknown>>;
+  for (const key of Object.keys(given)) {
+    if (!KNOWN.includes(key)) throw invalid(key, `unknown option.${suggestion(key, KNOWN)}`);
+  }
+  const { operation, fields, requestKey, submitBefore, supersedes, priority } = given;
+  if (typeof operation !== 'string') throw invalid('operation', 'expected the name of an operation.');
+  if (typeof fields !== 'object' || fields === null || Array.isArray(fields)) {
+    throw invalid('fields', 'expected an object with the fields of the operation.');
+  }
+  if (!isPlainText(requestKey, 1, 255)) {
+    throw invalid('requestKey', 'expected 1 to 255 characters without control characters.');
+  }
+  if (priority !== undefined && !(Number.isInteger(priority) && Math.abs(priority as number) <= 100)) {
+    throw invalid('priority', 'expected a whole number from -100 to 100.');
+  }
+  if (submitBefore !== undefined && !(submitBefore instanceof Date && !Number.isNaN(submitBefore.getTime()))) {
+    throw invalid('submitBefore', 'expected a valid Date.');
+  }
+  if (supersedes !== undefined && !(typeof supersedes === 'string' && UUID.test(supersedes))) {
+    throw invalid('supersedes', 'expected the id of a generation request.');
+  }
+  const { account = 'default', fairGroup = '', whenOpen = 'wait' } = given;
+  if (typeof account !== 'string' || !/^[A-Za-z0-9_.-]{1,63}$/.test(account)) {
+    throw invalid('account', 'expected 1 to 63 letters, digits, dots, dashes or underscores.');
+  }
+  if (!isPlainText(fairGroup, 0, 255)) throw invalid('fairGroup', 'expected at most 255 plain characters.');
+  if (whenOpen !== 'wait' && whenOpen !== 'refuse') throw invalid('whenOpen', "expected 'wait' or 'refuse'.");
+  return {
+    operation,
+    fields: fields as Intent['fields'],
+    requestKey,
+    account,
+    fairGroup,
+    priority: (priority as number | undefined) ?? 0,
+    submitBefore: (submitBefore as Date | undefined) ?? null,
+    supersedes: (supersedes as string | undefined) ?? null,
+    whenOpen,
+  };
+}
+
+function isPlainText(value: unknown, min: number, max: number): value is string {
+  return typeof value === 'string' && value.length >= min && value.length <= max && !/[\p{Cc}\p{Cs}]/u.test(value);
+}
+
+function invalid(option: string, message: string): OnetakeError {
+  const shown = KNOWN.includes(option) || /^[A-Za-z0-9_.-]{1,40}$/.test(option) ? option : 'option';
+  return new OnetakeError('invalid_option', `${shown}: ${message}`);
+}

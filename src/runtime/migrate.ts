@@ -1,0 +1,59 @@
+import type pg from 'pg';
+import { OPERATION_NAMES } from '../core/operations.ts';
+import { OnetakeError } from '../core/errors.ts';
+import { databaseErrorCode, isLostConnection } from '../postgres/errors.ts';
+import { migrateTables, readSchemaStatus, withMigrationLock } from '../postgres/migrate.ts';
+import { JobQueue } from '../queue/boss.ts';
+import { writeConfigurationRows } from './configuration-rows.ts';
+import type { OnetakeConfig } from './define-config.ts';
+import { type ResolvedConfig, resolveConfig } from './options.ts';
+
+export interface MigrateOptions {
+  /** A direct connection, not through a transaction pooler. */
+  readonly connectionString: string;
+  readonly config?: OnetakeConfig | ResolvedConfig;
+}
+
+export interface MigrateResult {
+  /** What the tables were before. */
+  readonly from: 'missing' | 'older' | 'current' | 'newer';
+  /** Settings whose rows changed. */
+  readonly changed: readonly string[];
+}
+
+/** Our tables, pg-boss's and the configuration's rows. Safe when many run it at once: they take turns. */
+export async function migrate(options: MigrateOptions): Promise<MigrateResult> {
+  const config = resolveConfig(options.config ?? {});
+  try {
+    return await withMigrationLock(options.connectionString, (client) => migrateUnderLock(client, config));
+  } catch (error) {
+    if (error instanceof OnetakeError || !isLostConnection(error)) throw error;
+    throw unreachable(error);
+  }
+}
+
+/** The database can't be reached, said without its address. */
+export function unreachable(error: unknown): OnetakeError {
+  return new OnetakeError('database_unreachable', `The database can't be reached (${databaseErrorCode(error)}).`, {
+    hint: 'Check that it runs and that the connection string is right.',
+  });
+}
+
+async function migrateUnderLock(client: pg.Client, config: ResolvedConfig): Promise<MigrateResult> {
+  const executor = { executeSql: (text: string, values?: unknown[]) => client.query(text, values) };
+  const from = await readSchemaStatus(executor);
+  if (from !== 'newer') await migrateTables(client);
+  const queue = new JobQueue({ executor, role: 'client', onError: () => {} });
+  await queue.migrate();
+  try {
+    for (const account of Object.keys(config.accounts)) {
+      for (const operation of OPERATION_NAMES) await queue.ensureQueue(account, operation);
+    }
+  } finally {
+    await queue.stop();
+  }
+  await client.query('begin');
+  const changed = await writeConfigurationRows(executor, config);
+  await client.query('commit');
+  return { from, changed };
+}

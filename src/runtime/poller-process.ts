@@ -1,0 +1,135 @@
+import type { RescueContext } from '../lifecycle/context.ts';
+import { claimTasks, type PollContext, pollTask } from '../lifecycle/poll.ts';
+import { type DueTask, nextDueInMs } from '../postgres/accepted-tasks.ts';
+import { Database } from '../postgres/database.ts';
+import { databaseErrorCode } from '../postgres/errors.ts';
+import { requireSchema } from '../postgres/migrate.ts';
+import { JobQueue } from '../queue/boss.ts';
+import { createDirectoryStorage } from '../storage/directory-storage.ts';
+import { eventBus } from './event-bus.ts';
+import { Listener } from './listener.ts';
+import { Loop } from './loop.ts';
+import { type ProcessOptions, setUp } from './process-options.ts';
+import { rescueLoop } from './rescue-loop.ts';
+
+const IDLE_MS = 1_000;
+const POOL_MAX = 8;
+const RESCUE_POOL_MAX = 3;
+const READ_TIMEOUT_MS = 15_000;
+const DOWNLOAD_TIMEOUT_MS = 300_000;
+
+export interface Poller {
+  /** Resolves when the process is ready. Throws `schema_not_migrated`, `schema_too_old`. */
+  start(): Promise<void>;
+  /** Claims nothing more and lets reads and downloads under way end. Any number of times. */
+  stop(): Promise<void>;
+  /** Claims what is due once, reads and applies it; says how many tasks that were. */
+  runOnce(): Promise<number>;
+  [Symbol.asyncDispose](): Promise<void>;
+}
+
+/**
+ * A poller: follows accepted tasks to their end and brings their files in. It never looks at a breaker; the
+ * rescue that it also runs has a loop and a pool of its own, so that nothing there can hold polling up.
+ */
+export function createPoller(options: ProcessOptions = {}): Poller {
+  const setup = setUp(options);
+  const { config, name } = setup;
+  const emit = eventBus(setup.listeners);
+  const trouble = (loop: string) => (error: unknown) =>
+    emit('process:trouble', { role: 'poller', loop, errorCode: databaseErrorCode(error) });
+  const database = Database.connect(setup.connectionString, { max: POOL_MAX, applicationName: 'onetake poller' });
+  const rescueDatabase = Database.connect(setup.connectionString, {
+    max: RESCUE_POOL_MAX,
+    applicationName: 'onetake poller rescue',
+  });
+  const queue = new JobQueue({ executor: rescueDatabase, role: 'client', onError: trouble('queue') });
+  const { directory, allowPrivateHosts } = config.storage;
+  const storage = directory === null ? null : createDirectoryStorage({ directory, allowPrivateHosts });
+  const ctx: PollContext = {
+    database,
+    emit,
+    storage,
+    providerNamed: setup.providerNamed,
+    apiKeyOf: setup.apiKeyOf,
+    maxRunMsOf: (operation) => setup.settingsOf(operation).maxRunMs,
+    schedule: config.poller,
+    readTimeoutMs: READ_TIMEOUT_MS,
+    downloadTimeoutMs: DOWNLOAD_TIMEOUT_MS,
+    random: Math.random,
+  };
+  const rescueCtx: RescueContext = { database: rescueDatabase, queue, emit, settingsOf: setup.settingsOf };
+
+  const inFlight = new Set<Promise<void>>();
+  const startPoll = (task: DueTask): void => {
+    const polled = pollTask(ctx, task)
+      .catch(trouble('poll'))
+      .finally(() => {
+        inFlight.delete(polled);
+        polling.wake();
+      });
+    inFlight.add(polled);
+  };
+  const claim = async (): Promise<number> => {
+    const free = config.poller.concurrency - inFlight.size;
+    if (free <= 0) return 0;
+    const claimed = await claimTasks(ctx, free);
+    for (const task of claimed) startPoll(task);
+    return claimed.length;
+  };
+  const polling = new Loop({
+    round: async () => {
+      await claim();
+      if (inFlight.size >= config.poller.concurrency) return IDLE_MS;
+      const dueInMs = await nextDueInMs(database);
+      return Math.min(IDLE_MS, Math.max(1, dueInMs ?? IDLE_MS));
+    },
+    onTrouble: trouble('poll'),
+  });
+  const rescuing = rescueLoop(rescueCtx, config.worker.rescueIntervalMs, trouble('rescue'));
+  const listener = new Listener(database, (what) => {
+    if (what === 'poll') polling.wake();
+  });
+
+  let prepared: Promise<void> | undefined;
+  let stopping: Promise<void> | undefined;
+  let started = false;
+
+  const self: Poller = {
+    async start() {
+      prepared ??= requireSchema(database);
+      await prepared;
+      if (started || stopping !== undefined) return;
+      started = true;
+      emit('process:started', { role: 'poller', worker: name });
+      listener.start();
+      polling.start();
+      rescuing.loop.start();
+    },
+    async runOnce() {
+      prepared ??= requireSchema(database);
+      await prepared;
+      const claimed = await claim();
+      await Promise.all(inFlight);
+      return claimed;
+    },
+    stop() {
+      stopping ??= (async () => {
+        emit('process:stopping', { role: 'poller', worker: name, inFlight: inFlight.size });
+        await prepared?.catch(() => {});
+        await polling.stop();
+        while (inFlight.size > 0) await Promise.all(inFlight);
+        await rescuing.loop.stop();
+        listener.stop();
+        await queue.stop();
+        await storage?.close();
+        await setup.closeProviders();
+        await Promise.all([database.close(), rescueDatabase.close()]);
+        emit('process:stopped', { role: 'poller', worker: name });
+      })();
+      return stopping;
+    },
+    [Symbol.asyncDispose]: () => self.stop(),
+  };
+  return self;
+}

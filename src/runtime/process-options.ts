@@ -1,0 +1,80 @@
+import { hostname } from 'node:os';
+import { OnetakeError, suggestion } from '../core/errors.ts';
+import { OPERATIONS, type OperationName } from '../core/operations.ts';
+import type { Provider } from '../core/provider.ts';
+import type { OperationSettings } from '../lifecycle/context.ts';
+import { createSoniloProvider } from '../provider/sonilo/client.ts';
+import type { OnetakeConfig } from './define-config.ts';
+import { readEnvironment } from './environment.ts';
+import type { EventListener } from './event-bus.ts';
+import { type ResolvedConfig, resolveConfig } from './options.ts';
+
+/** Options of `createWorker` and `createPoller`. */
+export interface ProcessOptions {
+  /** As in `onetake.config.ts`. Default: every default. */
+  readonly config?: OnetakeConfig;
+  /** Default: the environment variable that the configuration names. */
+  readonly connectionString?: string;
+  /** Providers of your own, by the name that accounts use. */
+  readonly providers?: Readonly<Record<string, Provider>>;
+  /** The key of an account, asked for when it is needed. Default: the account's environment variable. */
+  readonly credentials?: (account: string) => string | Promise<string>;
+  /** Sees every event. Ids, codes and numbers only. */
+  readonly onEvent?: EventListener;
+  /** Names this process in attempts and logs. Default: host and process id. */
+  readonly name?: string;
+}
+
+const KNOWN = ['config', 'connectionString', 'providers', 'credentials', 'onEvent', 'name'];
+
+/** What a process is built from, checked once. */
+export interface ProcessSetup {
+  readonly config: ResolvedConfig;
+  readonly connectionString: string;
+  readonly name: string;
+  readonly providerNamed: (name: string) => Provider | undefined;
+  readonly apiKeyOf: (account: string) => string | Promise<string>;
+  readonly settingsOf: (operation: string) => OperationSettings;
+  readonly listeners: readonly EventListener[];
+  readonly closeProviders: () => Promise<void>;
+}
+
+/** Throws for everything that is wrong with the options, before anything is opened. */
+export function setUp(options: ProcessOptions): ProcessSetup {
+  for (const key of Object.keys(options)) {
+    if (KNOWN.includes(key)) continue;
+    throw new OnetakeError('invalid_option', `Unknown option "${key}".${suggestion(key, KNOWN)}`, {
+      hint: `Options: ${KNOWN.join(', ')}.`,
+    });
+  }
+  const config = resolveConfig(options.config ?? {});
+  const environment = readEnvironment();
+  const providers = new Map<string, Provider>(Object.entries(options.providers ?? {}));
+  const ours: Provider[] = [];
+  for (const [name, { baseUrl }] of Object.entries(config.providers)) {
+    if (providers.has(name)) continue;
+    const provider = createSoniloProvider({ baseUrl });
+    providers.set(name, provider);
+    ours.push(provider);
+  }
+  const apiKeyOf = options.credentials ?? ((account: string) => environment.apiKey(account, config));
+  if (options.credentials === undefined) for (const account of Object.keys(config.accounts)) void apiKeyOf(account);
+  return {
+    config,
+    connectionString: options.connectionString ?? environment.connectionString(config),
+    name: options.name ?? `${hostname()}:${process.pid}`,
+    providerNamed: (name) => providers.get(name),
+    apiKeyOf,
+    settingsOf: (operation) => settingsOf(config, operation),
+    listeners: options.onEvent === undefined ? [] : [options.onEvent],
+    closeProviders: async () => {
+      await Promise.all(ours.map((provider) => provider.close()));
+    },
+  };
+}
+
+/** An operation that a newer release enqueued gets the settings of the first one we know. */
+function settingsOf(config: ResolvedConfig, operation: string): OperationSettings {
+  const known = Object.hasOwn(OPERATIONS, operation) ? (operation as OperationName) : 'text-to-music';
+  return config.operations[known];
+}

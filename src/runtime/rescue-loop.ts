@@ -1,0 +1,27 @@
+import type { RescueContext } from '../lifecycle/context.ts';
+import { rescue, sweepVanishedJobs } from '../lifecycle/rescue.ts';
+import { Loop } from './loop.ts';
+
+const SWEEP_INTERVAL_MS = 60_000;
+
+/** Rescue each `intervalMs`, and the slow sweep for vanished jobs a page at a time. */
+export function rescueLoop(
+  ctx: RescueContext,
+  intervalMs: number,
+  onTrouble: (error: unknown) => void,
+): { loop: Loop; once: () => Promise<number> } {
+  let nextSweep = performance.now() + SWEEP_INTERVAL_MS;
+  let sweepAfter: string | null = null;
+  const loop = new Loop({
+    round: async () => {
+      await rescue(ctx);
+      if (performance.now() >= nextSweep) {
+        sweepAfter = await sweepVanishedJobs(ctx, sweepAfter);
+        if (sweepAfter === null) nextSweep = performance.now() + SWEEP_INTERVAL_MS;
+      }
+      return intervalMs;
+    },
+    onTrouble,
+  });
+  return { loop, once: () => rescue(ctx) };
+}

@@ -1,0 +1,145 @@
+import { type LaneCursor, dispatch } from '../lifecycle/dispatch.ts';
+import type { AdmittedBatch } from '../lifecycle/admit.ts';
+import type { SubmissionContext } from '../lifecycle/context.ts';
+import { settle } from '../lifecycle/settle.ts';
+import { submit } from '../lifecycle/submit.ts';
+import { Database } from '../postgres/database.ts';
+import { databaseErrorCode } from '../postgres/errors.ts';
+import type { Lane } from '../postgres/lanes.ts';
+import { requireSchema } from '../postgres/migrate.ts';
+import type { AdmittedAttempt } from '../postgres/submission-attempts.ts';
+import { JobQueue } from '../queue/boss.ts';
+import { reportDifferences } from './configuration-rows.ts';
+import { eventBus } from './event-bus.ts';
+import { Listener } from './listener.ts';
+import { Loop } from './loop.ts';
+import { type ProcessOptions, setUp } from './process-options.ts';
+import { rescueLoop } from './rescue-loop.ts';
+import { systemClock } from './system-clock.ts';
+
+/** How long dispatch sleeps when nothing wakes it. */
+const IDLE_MS = 1_000;
+const POOL_MAX = 10;
+
+export interface Worker {
+  /** Resolves when the process is ready. Throws `schema_not_migrated`, `schema_too_old`. */
+  start(): Promise<void>;
+  /** Admits nothing more, lets every POST in flight end and settles it. Any number of times. */
+  stop(): Promise<void>;
+  /** One round of dispatch, its submissions awaited, and one of rescue; says how many were submitted. */
+  runOnce(): Promise<number>;
+  /** Submissions in flight. */
+  readonly inFlight: number;
+  [Symbol.asyncDispose](): Promise<void>;
+}
+
+/** A worker: submits queued requests and records what becomes of each. Throws for options that are wrong. */
+export function createWorker(options: ProcessOptions = {}): Worker {
+  const setup = setUp(options);
+  const { config, name: worker } = setup;
+  const emit = eventBus(setup.listeners);
+  const database = Database.connect(setup.connectionString, { max: POOL_MAX, applicationName: 'onetake worker' });
+  const trouble = (loop: string) => (error: unknown) =>
+    emit('process:trouble', { role: 'worker', loop, errorCode: databaseErrorCode(error) });
+  const queue = new JobQueue({ executor: database, role: 'worker', onError: trouble('queue') });
+  const ctx: SubmissionContext = {
+    database,
+    queue,
+    emit,
+    worker,
+    clock: systemClock,
+    providerNamed: setup.providerNamed,
+    apiKeyOf: setup.apiKeyOf,
+    settingsOf: setup.settingsOf,
+    firstPollMs: config.poller.intervalMs,
+  };
+
+  const inFlight = new Set<Promise<void>>();
+  const freeSlots = () => config.worker.concurrency - inFlight.size;
+  let cursor: LaneCursor = null;
+
+  const perform = async (attempt: AdmittedAttempt, lane: Lane, batch: AdmittedBatch): Promise<void> => {
+    await settle(ctx, attempt, await submit(ctx, attempt, lane.provider, batch.maySend));
+  };
+  const startBatch = (lane: Lane, batch: AdmittedBatch): void => {
+    for (const attempt of batch.attempts) {
+      const performed = perform(attempt, lane, batch)
+        .catch(trouble('submission'))
+        .finally(() => {
+          inFlight.delete(performed);
+          dispatching.wake();
+        });
+      inFlight.add(performed);
+    }
+  };
+  const round = async () => {
+    const result = await dispatch(ctx, cursor, freeSlots, startBatch);
+    cursor = result.cursor;
+    return result;
+  };
+  const dispatching = new Loop({
+    round: async () => {
+      const { admitted, wakeInMs } = await round();
+      if (admitted > 0 && freeSlots() > 0) return 0;
+      return Math.min(IDLE_MS, wakeInMs ?? IDLE_MS);
+    },
+    onTrouble: trouble('dispatch'),
+  });
+  const rescuing = rescueLoop(ctx, config.worker.rescueIntervalMs, trouble('rescue'));
+  const listener = new Listener(database, (what) => {
+    if (what === 'job_due') rescuing.loop.wake();
+    else dispatching.wake();
+  });
+
+  let prepared: Promise<void> | undefined;
+  let stopping: Promise<void> | undefined;
+  let started = false;
+
+  const prepare = async (): Promise<void> => {
+    await requireSchema(database);
+    await queue.start();
+    await reportDifferences(database, config, emit);
+  };
+
+  const self: Worker = {
+    get inFlight() {
+      return inFlight.size;
+    },
+    async start() {
+      prepared ??= prepare();
+      await prepared;
+      if (started || stopping !== undefined) return;
+      started = true;
+      emit('process:started', { role: 'worker', worker });
+      listener.start();
+      dispatching.start();
+      rescuing.loop.start();
+    },
+    async runOnce() {
+      prepared ??= prepare();
+      await prepared;
+      const { admitted } = await round();
+      await Promise.all(inFlight);
+      await rescuing.once();
+      return admitted;
+    },
+    stop() {
+      stopping ??= (async () => {
+        emit('process:stopping', { role: 'worker', worker, inFlight: inFlight.size });
+        await prepared?.catch(() => {});
+        await dispatching.stop();
+        // Never abort a paid POST because a process wants to stop: each ends within its own deadline.
+        while (inFlight.size > 0) await Promise.all(inFlight);
+        await rescuing.loop.stop();
+        listener.stop();
+        await queue.stop();
+        await setup.closeProviders();
+        await database.close();
+        emit('process:stopped', { role: 'worker', worker });
+      })();
+      return stopping;
+    },
+    [Symbol.asyncDispose]: () => self.stop(),
+  };
+  return self;
+}

@@ -1,0 +1,54 @@
+import { pino } from 'pino';
+import type { OnetakeEventName, OnetakeEvents } from '../core/events.ts';
+
+/**
+ * Fields that may be printed: ids, names, codes, numbers and instants. A field that is not on this list is
+ * not logged, so a prompt, key or URL that slips into an event one day stays out of the log.
+ */
+const ALLOWED: ReadonlySet<string> = new Set([
+  'account', 'actor', 'attempt', 'attemptId', 'attention', 'blockedBy', 'breakerName', 'bytes', 'cause',
+  'certainty', 'code', 'count', 'errorCode', 'files', 'from', 'generation', 'health', 'httpStatus', 'inFlight',
+  'index', 'isProbe', 'kind', 'loop', 'nextState', 'openedAt', 'operation', 'outcomeKind', 'phase',
+  'previousState', 'providerTaskId', 'reason', 'requestId', 'rescued', 'retryAt', 'role', 'settings', 'to',
+  'until', 'worker',
+]);
+
+const WARNINGS: ReadonlySet<OnetakeEventName> = new Set([
+  'account:held',
+  'asset:failed',
+  'configuration:differs',
+  'process:trouble',
+  'submission:alert',
+  'submission:unsettled',
+]);
+
+const DEBUG: ReadonlySet<OnetakeEventName> = new Set(['lane:blocked']);
+
+export interface EventLogOptions {
+  readonly level: 'debug' | 'info' | 'warn' | 'error' | 'silent';
+  readonly destination: { write(line: string): void };
+}
+
+/** One JSON line per event; a subscriber like any other. */
+export function createEventLog(
+  options: EventLogOptions,
+): <Name extends OnetakeEventName>(name: Name, event: OnetakeEvents[Name]) => void {
+  const log = pino(
+    {
+      level: options.level,
+      base: { pid: process.pid },
+      timestamp: pino.stdTimeFunctions.isoTime,
+      messageKey: 'event',
+      formatters: { level: (level) => ({ level }) },
+    },
+    options.destination,
+  );
+  return (name, event) => {
+    const level = WARNINGS.has(name) ? 'warn' : DEBUG.has(name) ? 'debug' : 'info';
+    log[level](permitted(event), name);
+  };
+}
+
+function permitted(event: object): Record<string, unknown> {
+  return Object.fromEntries(Object.entries(event).filter(([field, value]) => ALLOWED.has(field) && value !== null));
+}

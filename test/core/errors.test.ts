@@ -1,0 +1,67 @@
+import { describe, expect, test } from 'vitest';
+import { nearestName, OnetakeError, suggestion } from '../../src/core/errors.ts';
+
+describe('OnetakeError', () => {
+  test('carries code, message, hint and cause', () => {
+    const cause = new Error('below');
+    const error = new OnetakeError('invalid_option', 'worker.concurrency: expected 1 to 1000.', {
+      hint: 'Lower it.',
+      cause,
+    });
+    expect(error).toBeInstanceOf(Error);
+    expect(error).toMatchObject({
+      name: 'OnetakeError',
+      code: 'invalid_option',
+      message: 'worker.concurrency: expected 1 to 1000.',
+      hint: 'Lower it.',
+      cause,
+    });
+  });
+
+  test('has neither hint nor cause when none is given', () => {
+    const error = new OnetakeError('stopped', 'The client is stopped.');
+    expect(error.hint).toBeUndefined();
+    expect('cause' in error).toBe(false);
+  });
+});
+
+describe('nearestName', () => {
+  const known = ['prompt', 'duration', 'segments', 'stems'];
+
+  test.each([
+    ['prompts', 'prompt'],
+    ['promt', 'prompt'],
+    ['Prompt', 'prompt'],
+    ['durration', 'duration'],
+    ['segmnets', 'segments'],
+    ['stem', 'stems'],
+    ['prompt', 'prompt'],
+  ])('takes %s for a typo of %s', (given, expected) => {
+    expect(nearestName(given, known)).toBe(expected);
+  });
+
+  test.each(['', 'lyrics', 'callback_url', 'a'.repeat(65), `prompt${'t'.repeat(1_000_000)}`])(
+    'knows nothing near to name %#',
+    (given) => {
+      expect(nearestName(given, known)).toBeUndefined();
+    },
+  );
+
+  test('prefers the nearer of two, and the earlier of two equally near', () => {
+    expect(nearestName('stemss', ['stem', 'stems'])).toBe('stems');
+    expect(nearestName('port', ['part', 'sort'])).toBe('part');
+  });
+
+  test('counts by code point', () => {
+    expect(nearestName('son🎵', ['son🎶'])).toBe('son🎶');
+  });
+
+  test('knows nothing when there are no names', () => {
+    expect(nearestName('prompt', [])).toBeUndefined();
+  });
+});
+
+test('a suggestion is a sentence of its own, or nothing', () => {
+  expect(suggestion('promt', ['prompt'])).toBe(' Did you mean "prompt"?');
+  expect(suggestion('lyrics', ['prompt'])).toBe('');
+});

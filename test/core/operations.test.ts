@@ -1,0 +1,239 @@
+import { describe, expect, test } from 'vitest';
+import { OnetakeError } from '../../src/core/errors.ts';
+import {
+  encodeFields,
+  isOperationName,
+  OPERATION_NAMES,
+  OPERATIONS,
+  operationNamed,
+  wireFields,
+} from '../../src/core/operations.ts';
+
+function refusal(run: () => unknown): OnetakeError {
+  try {
+    run();
+  } catch (error) {
+    if (error instanceof OnetakeError) return error;
+    throw error;
+  }
+  throw new Error('was not refused');
+}
+
+function refused(fields: unknown, operation = 'text-to-music'): OnetakeError {
+  return refusal(() => encodeFields(operation, fields as Record<string, unknown>));
+}
+
+describe('operations', () => {
+  test('are two, each with its path', () => {
+    expect(OPERATION_NAMES).toEqual(['text-to-music', 'video-to-music']);
+    for (const name of OPERATION_NAMES) {
+      expect(isOperationName(name)).toBe(true);
+      expect(operationNamed(name).path).toBe(`/v1/${name}`);
+    }
+  });
+
+  test.each(['text_to_music', 'text-to-musik', 'Text-To-Music'])('suggests a name for %s', (name) => {
+    expect(refusal(() => operationNamed(name))).toMatchObject({
+      code: 'unknown_operation',
+      message: `Unknown operation "${name}". Did you mean "text-to-music"?`,
+      hint: 'Known operations: text-to-music, video-to-music.',
+    });
+  });
+
+  test.each(['', '__proto__', 'constructor', 'toString', 'hasOwnProperty'])(
+    'knows no operation "%s"',
+    (name) => {
+      expect(isOperationName(name)).toBe(false);
+      expect(refusal(() => operationNamed(name)).code).toBe('unknown_operation');
+    },
+  );
+
+  test.each([
+    ['nothing', undefined],
+    ['null', null],
+    ['a number', 7],
+    ['an object', {}],
+  ])('refuses %s for a name', (_title, name) => {
+    expect(refusal(() => operationNamed(name as unknown as string)).code).toBe('unknown_operation');
+  });
+
+  test('repeats no name that may be customer data', () => {
+    const error = refusal(() => operationNamed('a sad song about my key\nsk-1234'));
+    expect(error.message).toBe('Unknown operation.');
+  });
+});
+
+describe('encodeFields', () => {
+  test('encodes each type as a form value', () => {
+    const encoded = encodeFields('video-to-music', {
+      video_url: 'https://videos.example/a.mp4',
+      prompt: 'Ünïcode 🎵\nsecond line',
+      prompt_influence: 0.25,
+      preserve_speech: true,
+      stems: false,
+      variants_num: 2,
+      output_format: 'wav',
+      segments: [{ start: 0, prompt: 'intro' }],
+    });
+    expect(encoded).toEqual({
+      output_format: 'wav',
+      preserve_speech: 'true',
+      prompt: 'Ünïcode 🎵\nsecond line',
+      prompt_influence: '0.25',
+      segments: '[{"prompt":"intro","start":0}]',
+      stems: 'false',
+      variants_num: '2',
+      video_url: 'https://videos.example/a.mp4',
+    });
+  });
+
+  test('writes the same intent the same way, in whatever order it was given', () => {
+    const one = encodeFields('text-to-music', {
+      prompt: 'p',
+      duration: 30,
+      segments: [{ start: 0, prompt: 'a', label: 'x' }],
+    });
+    const two = encodeFields('text-to-music', {
+      segments: [{ label: 'x', prompt: 'a', start: 0 }],
+      duration: 30.0,
+      prompt: 'p',
+    });
+    expect(JSON.stringify(one)).toBe(JSON.stringify(two));
+    expect(Object.keys(one)).toEqual(['duration', 'prompt', 'segments']);
+  });
+
+  test('keeps the order of a list, which is part of the intent', () => {
+    const segments = [
+      { start: 10, prompt: 'b' },
+      { start: 0, prompt: 'a' },
+    ];
+    expect(encodeFields('text-to-music', { prompt: 'p', segments })['segments']).toBe(
+      '[{"prompt":"b","start":10},{"prompt":"a","start":0}]',
+    );
+  });
+
+  test('leaves our defaults out of the intent, and a field that is undefined too', () => {
+    const encoded = encodeFields('text-to-music', {
+      prompt: 'p',
+      output_format: undefined,
+      stems: undefined,
+    });
+    expect(encoded).toEqual({ prompt: 'p' });
+  });
+
+  test('keeps a default that the caller spells out', () => {
+    expect(encodeFields('text-to-music', { prompt: 'p', output_format: 'm4a' })).toEqual({
+      output_format: 'm4a',
+      prompt: 'p',
+    });
+  });
+
+  test.each([
+    ['promt', ' Did you mean "prompt"?'],
+    ['Duration', ' Did you mean "duration"?'],
+    ['video_url', ''],
+    ['mode', ''],
+    ['constructor', ''],
+    ['toString', ''],
+  ])('refuses the field %s by name', (name, near) => {
+    expect(refused({ prompt: 'p', [name]: 'x' })).toMatchObject({
+      code: 'unknown_field',
+      message: `Unknown field "${name}" of text-to-music.${near}`,
+      hint: expect.stringContaining('Fields of text-to-music: prompt, duration,'),
+    });
+  });
+
+  test('refuses a __proto__ of its own and is not changed by it', () => {
+    const fields = JSON.parse('{"prompt":"p","__proto__":{"stems":true}}') as Record<string, unknown>;
+    expect(refused(fields)).toMatchObject({
+      code: 'unknown_field',
+      message: expect.stringContaining('"__proto__"'),
+    });
+  });
+
+  test('takes no field from a prototype', () => {
+    const fields = Object.create({ prompt: 'inherited' }) as Record<string, unknown>;
+    expect(refused(fields).message).toBe('fields.prompt: required by text-to-music, and missing or blank.');
+  });
+
+  test.each(['', 'a sad song', `p${'x'.repeat(40)}`, 'line\nbreak', 'nul\u0000'])(
+    'repeats no field name that may be customer data (%#)',
+    (name) => {
+      expect(refused({ prompt: 'p', [name]: 'x' }).message).toMatch(/^Unknown field of text-to-music\./);
+    },
+  );
+
+  test.each([undefined, '', '  \n'])('refuses a required field that is missing or blank (%#)', (prompt) => {
+    expect(refused({ prompt })).toMatchObject({
+      code: 'invalid_field',
+      message: 'fields.prompt: required by text-to-music, and missing or blank.',
+    });
+  });
+
+  test.each([
+    ['nothing', undefined, 'nothing'],
+    ['null', null, 'null'],
+    ['a string', 'prompt', 'a string'],
+    ['an array', [{ prompt: 'p' }], 'an array'],
+    ['a number', 7, 'a number'],
+    ['a function', () => ({ prompt: 'p' }), 'a function'],
+  ])('refuses %s in place of the fields', (_title, fields, got) => {
+    expect(refused(fields)).toMatchObject({
+      code: 'invalid_field',
+      message: `fields: expected an object, got ${got}.`,
+    });
+  });
+
+  test.each([
+    ['prompt', null, 'a string, got null'],
+    ['prompt', 7, 'a string, got a number'],
+    ['prompt', ['p'], 'a string, got an array'],
+    ['prompt', Object('p'), 'a string, got an object'],
+    ['duration', '30', 'a whole number, got a string'],
+    ['duration', 1.5, 'a whole number, got a number'],
+    ['duration', Number.NaN, 'a whole number, got a number'],
+    ['duration', 2 ** 53, 'a whole number, got a number'],
+    ['duration', 30n, 'a whole number, got a bigint'],
+    ['duration', true, 'a whole number, got a boolean'],
+    ['stems', 'true', 'true or false, got a string'],
+    ['stems', 0, 'true or false, got a number'],
+    ['segments', '[]', 'an array or object, got a string'],
+    ['segments', null, 'an array or object, got null'],
+    ['segments', Symbol('s'), 'an array or object, got a symbol'],
+  ])('refuses a %s of the wrong type (%#)', (name, value, expected) => {
+    expect(refused({ prompt: 'p', [name]: value })).toMatchObject({
+      code: 'invalid_field',
+      message: `fields.${name}: expected ${expected}.`,
+    });
+  });
+
+  test.each(['0.5', Number.POSITIVE_INFINITY, Number.NaN])(
+    'refuses a prompt_influence that is no number (%#)',
+    (value) => {
+      const error = refused(
+        { video_url: 'https://videos.example/a', prompt_influence: value },
+        'video-to-music',
+      );
+      expect(error.message).toMatch(
+        /^fields\.prompt_influence: expected a finite number, got a (string|number)\.$/,
+      );
+    },
+  );
+});
+
+describe('wireFields', () => {
+  test.each(OPERATION_NAMES)('sends every default of %s that the caller left open', (name) => {
+    const { defaults, fields } = OPERATIONS[name];
+    expect(wireFields(name, { prompt: 'p' })).toEqual({ ...defaults, prompt: 'p' });
+    expect(defaults['mode']).toBe('async');
+    for (const known of Object.keys(defaults).filter((one) => one !== 'mode'))
+      expect(fields).toHaveProperty(known);
+  });
+
+  test("puts the caller's word over ours and leaves both untouched", () => {
+    const encoded = encodeFields('text-to-music', { prompt: 'p', output_format: 'wav' });
+    expect(wireFields('text-to-music', encoded)).toMatchObject({ output_format: 'wav', variants_num: '1' });
+    expect(encoded).toEqual({ output_format: 'wav', prompt: 'p' });
+    expect(OPERATIONS['text-to-music'].defaults).toMatchObject({ output_format: 'm4a' });
+  });
+});

@@ -1,0 +1,214 @@
+import { createHash, randomUUID } from 'node:crypto';
+import { once } from 'node:events';
+import { mkdir, readdir, readFile, stat, utimes, writeFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import { setFlagsFromString } from 'node:v8';
+import { runInNewContext } from 'node:vm';
+import { describe, expect, it } from 'vitest';
+import { createDirectoryStorage } from '../../src/storage/directory-storage.ts';
+import { wav } from './file-server.ts';
+import { resultFile, useStorage } from './storage-fixture.ts';
+
+const fixture = useStorage();
+const sha256 = (bytes: Buffer) => createHash('sha256').update(bytes).digest('hex');
+
+/** Of buffers, after a collection: what is still held, not what is yet to be swept. */
+function memoryInUse(): number {
+  setFlagsFromString('--expose-gc');
+  (runInNewContext('gc') as () => void)();
+  return process.memoryUsage().arrayBuffers;
+}
+
+describe('a good file', () => {
+  it('is stored whole, with its length and digest', async () => {
+    const file = wav(300_000);
+    const result = await fixture.fetchFrom((_request, response) => response.end(file), {
+      index: 2,
+      bytes: file.byteLength,
+    });
+    expect(result).toEqual({
+      kind: 'stored',
+      location: `${fixture.requestId}/2.wav`,
+      bytes: 300_000,
+      sha256: sha256(file),
+      contentType: 'audio/wav',
+    });
+    expect((await readFile(join(fixture.directory, fixture.requestId, '2.wav'))).equals(file)).toBe(true);
+    expect(await fixture.tree()).toEqual(['2.wav']);
+  });
+
+  it('reads back through its location', async () => {
+    const file = wav(200_000);
+    const result = await fixture.fetchFrom((_request, response) => response.end(file));
+    if (result.kind !== 'stored') throw new Error(result.reason);
+    expect(
+      Buffer.from(await new Response(fixture.storage.open(result.location)).arrayBuffer()).equals(file),
+    ).toBe(true);
+  });
+
+  it('is asked for without Authorization', async () => {
+    const server = await fixture.serve((_request, response) => response.end(wav(100)));
+    const { requestId } = fixture;
+    await fixture.storage.fetchAndStore({ requestId, file: resultFile(server.url), timeoutMs: 5000 });
+    expect(server.requests.map(({ headers }) => headers.authorization)).toEqual([undefined]);
+  });
+
+  it('is stored where the provider states a length of 0, which means none', async () => {
+    expect(
+      await fixture.fetchFrom((_request, response) => response.end(wav(100)), { bytes: 0 }),
+    ).toMatchObject({
+      bytes: 100,
+    });
+  });
+
+  it('comes through in single bytes', async () => {
+    const file = wav(90);
+    const result = await fixture.fetchFrom(async (_request, response) => {
+      response.writeHead(200);
+      for (const byte of file) {
+        response.write(Buffer.of(byte));
+        // A turn of the event loop for the reader, or the bytes arrive as one chunk.
+        await new Promise(setImmediate);
+      }
+      response.end();
+    });
+    expect(result).toMatchObject({ kind: 'stored', sha256: sha256(file) });
+  });
+
+  it('is stored once when two runs store it at the same time', async () => {
+    const file = wav(400_000);
+    const server = await fixture.serve((_request, response) => response.end(file));
+    const other = createDirectoryStorage({ directory: fixture.directory, allowPrivateHosts: true });
+    const request = { requestId: fixture.requestId, file: resultFile(server.url), timeoutMs: 10_000 };
+    const results = await Promise.all([fixture.storage.fetchAndStore(request), other.fetchAndStore(request)]);
+    await other.close();
+    expect(results[0]).toMatchObject({ kind: 'stored', sha256: sha256(file) });
+    expect(results[1]).toEqual(results[0]);
+    expect(await fixture.tree()).toEqual(['0.wav']);
+    expect((await readFile(join(fixture.directory, fixture.requestId, '0.wav'))).equals(file)).toBe(true);
+  });
+
+  it('replaces itself when it is stored again', async () => {
+    const server = await fixture.serve((_request, response) => response.end(wav(1000)));
+    const request = { requestId: fixture.requestId, file: resultFile(server.url), timeoutMs: 10_000 };
+    const first = await fixture.storage.fetchAndStore(request);
+    expect(await fixture.storage.fetchAndStore(request)).toEqual(first);
+    expect(await fixture.tree()).toEqual(['0.wav']);
+  });
+
+  it('takes little memory, however large it is', async () => {
+    const size = 100 * 1024 * 1024;
+    const part = Buffer.alloc(1024 * 1024, 7);
+    const start = wav(part.byteLength);
+    const baseline = memoryInUse();
+    let peak = 0;
+    const result = await fixture.fetchFrom(
+      async (_request, response) => {
+        response.writeHead(200, { 'content-length': size });
+        for (let sent = 0; sent < size; sent += part.byteLength) {
+          if (!response.write(sent === 0 ? start : part)) await once(response, 'drain');
+          if (sent % (10 * part.byteLength) === 0) peak = Math.max(peak, memoryInUse() - baseline);
+        }
+        response.end();
+      },
+      { bytes: size },
+      60_000,
+    );
+    expect(result).toMatchObject({ kind: 'stored', bytes: size });
+    expect((await stat(join(fixture.directory, fixture.requestId, '0.wav'))).size).toBe(size);
+    expect(peak).toBeLessThan(50 * 1024 * 1024);
+  }, 60_000);
+});
+
+describe('another format than announced', () => {
+  it('is stored as what it is, with a warning', async () => {
+    const result = await fixture.fetchFrom((_request, response) => response.end(wav(100)), {
+      contentType: 'audio/mp4',
+    });
+    expect(result).toMatchObject({
+      kind: 'stored',
+      location: `${fixture.requestId}/0.wav`,
+      contentType: 'audio/wav',
+      warning: 'format_differs',
+    });
+  });
+
+  it('counts by the header where the task says nothing', async () => {
+    const result = await fixture.fetchFrom(
+      (_request, response) => response.writeHead(200, { 'content-type': 'audio/mpeg' }).end(wav(100)),
+      { contentType: null },
+    );
+    expect(result).toMatchObject({ kind: 'stored', contentType: 'audio/wav', warning: 'format_differs' });
+  });
+});
+
+describe('the disk', () => {
+  it('that refuses is a failure of storage', async () => {
+    await writeFile(join(fixture.directory, fixture.requestId), 'a file where the folder would be');
+    const result = await fixture.fetchFrom((_request, response) => response.end(wav(100)));
+    expect(result).toEqual({ kind: 'failed', reason: 'storage', httpStatus: 200, errorCode: 'EEXIST' });
+  });
+
+  it('is rid of leftovers of the same file, when they are old', async () => {
+    const folder = join(fixture.directory, fixture.requestId);
+    const old = '.0.0123456789abcdef.part';
+    const live = '.0.fedcba9876543210.part';
+    const other = '.1.0123456789abcdef.part';
+    await mkdir(folder);
+    for (const name of [old, live, other]) await writeFile(join(folder, name), 'half');
+    const longAgo = new Date(Date.now() - 3_700_000);
+    for (const name of [old, other]) await utimes(join(folder, name), longAgo, longAgo);
+    await fixture.fetchFrom((_request, response) => response.end(wav(100)));
+    expect((await fixture.tree()).sort()).toEqual([live, other, '0.wav'].sort());
+  });
+
+  it('gets a directory that is not there yet, at any depth', async () => {
+    const server = await fixture.serve((_request, response) => response.end(wav(100)));
+    const deep = createDirectoryStorage({
+      directory: join(fixture.directory, 'a', 'b'),
+      allowPrivateHosts: true,
+    });
+    const result = await deep.fetchAndStore({
+      requestId: fixture.requestId,
+      file: resultFile(server.url),
+      timeoutMs: 5000,
+    });
+    await deep.close();
+    expect(result).toMatchObject({ kind: 'stored' });
+    expect(await readdir(join(fixture.directory, 'a', 'b', fixture.requestId))).toEqual(['0.wav']);
+  });
+});
+
+describe('names', () => {
+  it.each(['../../etc', '..', '', 'a/b', '0197C0DE-0000-7000-8000-000000000000', `${'0'.repeat(36)}`])(
+    'of a request like %j never reach the disk or the network',
+    async (requestId) => {
+      const server = await fixture.serve((_request, response) => response.end(wav(100)));
+      const file = resultFile(server.url);
+      const result = await fixture.storage.fetchAndStore({ requestId, file, timeoutMs: 5000 });
+      expect(result).toMatchObject({ kind: 'failed', reason: 'storage', errorCode: 'invalid_request_id' });
+      expect(server.requests).toHaveLength(0);
+      expect(await fixture.tree()).toEqual([]);
+    },
+  );
+
+  it.each([-1, 0.5, Number.NaN, 10_000])('of a file like %d are refused', async (index) => {
+    const result = await fixture.fetchFrom((_request, response) => response.end(wav(100)), { index });
+    expect(result).toMatchObject({ kind: 'failed', reason: 'storage', errorCode: 'invalid_index' });
+  });
+
+  it.each([
+    '../secret',
+    '/etc/passwd',
+    'a/0.wav',
+    `${randomUUID()}/../0.wav`,
+    `${randomUUID()}/.0.0123.part`,
+  ])('of a location like %s are refused by open', (location) => {
+    expect(() => fixture.storage.open(location)).toThrow(expect.objectContaining({ code: 'invalid_option' }));
+  });
+
+  it('of a file that is gone error the stream', async () => {
+    const reader = fixture.storage.open(`${fixture.requestId}/0.wav`).getReader();
+    await expect(reader.read()).rejects.toMatchObject({ code: 'ENOENT' });
+  });
+});

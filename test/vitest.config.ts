@@ -1,0 +1,38 @@
+import { fileURLToPath } from 'node:url';
+import { defineConfig } from 'vitest/config';
+
+const root = fileURLToPath(new URL('..', import.meta.url));
+
+export default defineConfig({
+  root,
+  test: {
+    coverage: {
+      provider: 'v8',
+      include: ['src/core/**'],
+      reporter: [['text', { skipFull: true }]],
+      thresholds: { 'src/core/**': { lines: 100, branches: 100, functions: 100, statements: 100 } },
+    },
+    projects: [
+      {
+        root,
+        test: {
+          name: 'unit',
+          include: ['test/**/*.test.ts'],
+          exclude: ['test/**/*.pg.test.ts'],
+        },
+      },
+      {
+        root,
+        test: {
+          name: 'postgres',
+          include: ['test/**/*.pg.test.ts'],
+          globalSetup: ['test/support/postgres-global-setup.ts'],
+          testTimeout: 60_000,
+          hookTimeout: 60_000,
+          // Each file has its own database and often child processes: two at once fill a two-core machine.
+          maxWorkers: 2,
+        },
+      },
+    ],
+  },
+});
