@@ -1,1 +1,2 @@
-export {};
+export { createSimulator, type Simulator, type SimulatorAddress } from './simulator/create-simulator.ts';
+export type { SimulatorOptions } from './simulator/options.ts';

@@ -60,9 +60,10 @@ async function recordPatiently(
     } catch (error) {
       if (tried === 1 || tried === SETTLE_TRIES) {
         // The log line is the second copy: an operator can attach the task id by hand.
+        const { requestId, attemptId } = attempt;
         const { providerTaskId } = outcome.evidence;
         const errorCode = databaseErrorCode(error);
-        ctx.emit('submission:unsettled', { ...attempt, providerTaskId, errorCode });
+        ctx.emit('submission:unsettled', { requestId, attemptId, providerTaskId, errorCode });
       }
       if (tried === SETTLE_TRIES) return undefined;
       await pause(retryDelayMs(tried));
@@ -131,11 +132,14 @@ export async function recordOutcome(
   await moveRequest(ctx, tx, request, settlement, consequences.notBefore);
 
   const attention = 'attention' in settlement ? (settlement.attention ?? null) : null;
+  // Named one by one: the caller's object may carry the prompt.
+  const { requestId, attemptId } = ids;
   const events: RecordedEvent[] = [
     {
       name: 'submission:settled',
       event: {
-        ...ids,
+        requestId,
+        attemptId,
         from: request.state,
         to: settlement.to === 'unchanged' ? request.state : settlement.to,
         reason: outcome.reason,
@@ -151,7 +155,7 @@ export async function recordOutcome(
     ...consequences.events,
   ];
   if (outcome.alert || attention !== null) {
-    const event = { ...ids, reason: outcome.reason, httpStatus: evidence.httpStatus };
+    const event = { requestId, attemptId, reason: outcome.reason, httpStatus: evidence.httpStatus };
     events.push({ name: 'submission:alert', event });
   }
   return { healthDue, events };

@@ -102,7 +102,11 @@ export function createSimulator(options: SimulatorOptions = {}): Simulator {
       if (stopped !== undefined) {
         return Promise.reject(new OnetakeError('stopped', 'This simulator was stopped; create another one.'));
       }
-      starting ??= begin();
+      // One port of two is nothing to leave open behind a refusal.
+      starting ??= begin().catch(async (error: unknown) => {
+        await Promise.all(servers.map((server) => server.close()));
+        throw error;
+      });
       return starting;
     },
     stop: () => {

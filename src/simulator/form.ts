@@ -16,9 +16,8 @@ export interface FormFile {
 }
 
 export type ReceivedBody =
+  /** JSON, or anything else that is no form, is one without fields, as the provider reads it. */
   | { readonly kind: 'form'; readonly form: Form }
-  /** JSON or anything else: read as a form without fields, as the provider does. */
-  | { readonly kind: 'not_a_form'; readonly form: Form }
   | { readonly kind: 'too_large' }
   /** The client left before its last byte. */
   | { readonly kind: 'aborted' };
@@ -28,11 +27,9 @@ export async function receiveForm(request: IncomingMessage, maxBytes: number): P
   if (!Buffer.isBuffer(bytes)) return { kind: bytes };
   const contentType = request.headers['content-type'] ?? '';
   const decoded = await decode(bytes, contentType);
-  if (decoded === undefined) return { kind: 'not_a_form', form: { ...emptyForm, digest: sha256(bytes) } };
+  if (decoded === undefined) return { kind: 'form', form: { texts: [], files: [], digest: sha256(bytes) } };
   return { kind: 'form', form: await canonical(decoded) };
 }
-
-const emptyForm = { texts: [], files: [] } as const;
 
 /** The whole body; past the bound the rest is read and dropped, so that the refusal can be read. */
 export function receiveBytes(

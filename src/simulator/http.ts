@@ -20,10 +20,9 @@ export async function listen(handle: Handle, host: string, port: number): Promis
   });
   server.on('connection', (socket) => {
     sockets.add(socket);
-    // A client that resets is an ordinary event here.
-    socket.on('error', () => socket.destroy());
     socket.once('close', () => sockets.delete(socket));
   });
+  // A client that resets is an ordinary event here.
   server.on('clientError', (_error, socket) => socket.destroy());
   // Slow uploads and held answers are what this server is for.
   server.requestTimeout = 0;

@@ -1,5 +1,14 @@
 import { spawnSync } from 'node:child_process';
-import { existsSync, globSync, mkdirSync, readdirSync, readFileSync, rmSync, symlinkSync } from 'node:fs';
+import {
+  existsSync,
+  globSync,
+  mkdirSync,
+  readdirSync,
+  readFileSync,
+  rmdirSync,
+  rmSync,
+  symlinkSync,
+} from 'node:fs';
 import { dirname, join } from 'node:path';
 import { describe, expect, it } from 'vitest';
 import { queryValue, serverOf, startServerInChild } from './embedded-server.ts';
@@ -184,8 +193,10 @@ describe.runIf(isRoot)(
           await child.exited;
         }
       } finally {
-        if (place.startsWith('/var/lib/onetake/postgres-'))
+        if (place.startsWith('/var/lib/onetake/postgres-')) {
           rmSync(dirname(place), { recursive: true, force: true });
+          if (readdirSync('/var/lib/onetake').length === 0) rmdirSync('/var/lib/onetake');
+        }
       }
     });
   },

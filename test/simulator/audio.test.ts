@@ -1,5 +1,7 @@
 import { describe, expect, test } from 'vitest';
 import { AudioRenderer } from '../../src/simulator/audio/audio-file.ts';
+import { compose } from '../../src/simulator/audio/score.ts';
+import { render } from '../../src/simulator/audio/synthesis.ts';
 
 function samplesOf(seed: string, seconds: number): Int16Array {
   const file = new AudioRenderer().open(seed, seconds);
@@ -49,6 +51,9 @@ describe('the audio', () => {
     const parts: Buffer[] = [];
     for (let at = 0; at < file.byteLength; at += 9_973) parts.push(file.read(at, at + 9_973));
     expect(Buffer.concat(parts).equals(whole)).toBe(true);
+    const notes = compose('a waltz', 5);
+    const middle = render(notes, 110_250, 33_333, 34_444);
+    expect(middle.equals(whole.subarray(44 + 33_333 * 2, 44 + 34_444 * 2))).toBe(true);
     expect(file.read(150_000, 150_010).equals(whole.subarray(150_000, 150_010))).toBe(true);
   });
 });

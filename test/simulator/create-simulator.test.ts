@@ -55,16 +55,18 @@ describe('its life', () => {
     await expect(fetch(url)).rejects.toThrow();
   });
 
-  test('says which port is taken', async () => {
-    const { port } = await setUp();
-    const second = createSimulator({ port });
-    await expect(second.start()).rejects.toThrow(
+  test('says which port is taken, and leaves the other one free', async () => {
+    const { port, simulator, filesPort } = await setUp();
+    await expect(createSimulator({ port }).start()).rejects.toThrow(
       expect.objectContaining({
         code: 'simulator_failed',
         message: expect.stringContaining(`127.0.0.1:${port}: EADDRINUSE`),
       }),
     );
-    await second.stop();
+    await simulator.stop();
+    const blocker = await setUp({ port });
+    await expect(createSimulator({ filesPort, port: blocker.port }).start()).rejects.toThrow('EADDRINUSE');
+    expect(await setUp({ filesPort })).toMatchObject({ filesPort });
   });
 
   test('listens on IPv6 when told to', async () => {

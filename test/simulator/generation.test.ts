@@ -158,6 +158,15 @@ describe('a refusal', () => {
     expect((await post({ ...fields, mode: 'async' }, { operation: 'video-to-music' })).status).toBe(422);
   });
 
+  test('answers a video and a URL at once with 422', async () => {
+    const { url } = await setUp();
+    const body = new FormData();
+    body.set('video', new File(['bytes'], 'v.mp4'));
+    body.set('video_url', 'https://example.com/v.mp4');
+    const headers = { authorization: `Bearer ${KEY}` };
+    expect((await fetch(`${url}/v1/video-to-music`, { method: 'POST', headers, body })).status).toBe(422);
+  });
+
   test.each(['output_format', 'variants_num', 'stems'])('answers %s on a stream with 400', async (field) => {
     const { post } = await setUp();
     const value = { output_format: 'wav', variants_num: '2', stems: 'true' }[field] ?? '';

@@ -53,6 +53,18 @@ describe('the ledger', () => {
     expect(simulator.ledger().forms).toMatchObject([{ posts: 2, charges: 2 }]);
   });
 
+  test('keeps bodies apart that are no form', async () => {
+    const { url, simulator } = await setUp();
+    for (const body of ['{"prompt":"a"}', '{"prompt":"b"}']) {
+      await fetch(`${url}/v1/text-to-music`, {
+        method: 'POST',
+        headers: { authorization: `Bearer ${KEY}` },
+        body,
+      });
+    }
+    expect(simulator.ledger().forms).toMatchObject([{ posts: 1 }, { posts: 1 }]);
+  });
+
   test('says how many forms were charged twice, until all but one charge is refunded', async () => {
     const clock = stoppedClock();
     const { post, simulator } = await setUp({ clock, runTimeMs: 1_000, refundDelayMs: 1_000 });
