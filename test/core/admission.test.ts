@@ -90,8 +90,8 @@ describe('decideAdmission', () => {
   });
 });
 
-test('a POST occupies more than the whole minute', () => {
-  expect(RATE_WINDOW_MS).toBeGreaterThan(60_000);
+test('a POST occupies the minute and a quarter of a second', () => {
+  expect(RATE_WINDOW_MS).toBe(60_250);
 });
 
 describe('Retry-After', () => {
@@ -174,6 +174,22 @@ describe('Retry-After', () => {
         }
       }),
     );
+  });
+});
+
+describe('the pause for a rate limit', () => {
+  test.each([
+    [null, 60_000],
+    [0, 60_000],
+    [59_999, 60_000],
+    [60_001, 60_001],
+    [899_999, 899_999],
+    [900_001, 900_000],
+    [Number.POSITIVE_INFINITY, 900_000],
+  ])('with Retry-After read as %s is %d ms, however many came before', (retryAfter, expected) => {
+    for (const consecutive of [1, 2, 50]) {
+      expect(capacityPauseMs('rate', retryAfter, consecutive)).toBe(expected);
+    }
   });
 });
 
