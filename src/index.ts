@@ -16,8 +16,8 @@ export {
   type Client,
   type ClientOptions,
   createClient,
-  type EnqueueInput,
   type RequestDetails,
   type ResolveInput,
 } from './runtime/client.ts';
 export { defineConfig, type OnetakeConfig } from './runtime/define-config.ts';
+export type { EnqueueInput } from './runtime/enqueue-options.ts';

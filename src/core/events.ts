@@ -86,5 +86,10 @@ export interface OnetakeEvents {
 
 export type OnetakeEventName = keyof OnetakeEvents;
 
+/** One event with its name, for those that are kept until their commit. */
+export type OnetakeEvent = {
+  [Name in OnetakeEventName]: { readonly name: Name; readonly event: OnetakeEvents[Name] };
+}[OnetakeEventName];
+
 /** Where floors below the process report to. Must not throw. */
 export type Emit = <Name extends OnetakeEventName>(name: Name, event: OnetakeEvents[Name]) => void;

@@ -112,7 +112,9 @@ async function admitInTransaction(
   const eligible = await settleJobs(ctx, tx, lane, jobs, now);
   if (eligible.length === 0) return { blockedBy: 'no_job' };
 
-  const admissions = eligible.map((requestId, i): Admission => ({ requestId, attemptId: attemptIds[i] as string }));
+  const admissions = eligible.map(
+    (requestId, i): Admission => ({ requestId, attemptId: attemptIds[i] as string }),
+  );
   const next = admission.probe ? grantProbe(row.breaker, attemptIds[0] as string, now) : undefined;
   const attempts = await admitRequests(tx, admissions, {
     ...termsOf(ctx, lane, now),
@@ -143,9 +145,14 @@ async function admitInTransaction(
  * A breaker that looked open is tried for without waiting: of all who wake at `retry_at`, one gets the lock
  * and the others have lost. A closed one is waited for.
  */
-async function lockBreaker(ctx: SubmissionContext, tx: Sql, lane: Lane): Promise<CircuitBreakerRow | undefined> {
+async function lockBreaker(
+  ctx: SubmissionContext,
+  tx: Sql,
+  lane: Lane,
+): Promise<CircuitBreakerRow | undefined> {
   const name = breakerName(lane.provider, lane.operation);
-  if (lane.breakerState !== null && lane.breakerState !== 'closed') return lockCircuitBreaker(tx, name, 'skip');
+  if (lane.breakerState !== null && lane.breakerState !== 'closed')
+    return lockCircuitBreaker(tx, name, 'skip');
   const row = await lockCircuitBreaker(tx, name, 'wait');
   if (row !== undefined) return row;
   await ensureCircuitBreaker(tx, name, ctx.settingsOf(lane.operation).breaker);
@@ -213,6 +220,13 @@ async function wasCommitted(ctx: SubmissionContext, attempts: readonly AdmittedA
 function report(ctx: SubmissionContext, plan: Extract<AdmissionPlan, { attempts: unknown }>): void {
   if (plan.transition !== undefined) ctx.emit('breaker:transition', plan.transition);
   for (const { requestId, attemptId, attempt, account, operation } of plan.attempts) {
-    ctx.emit('submission:admitted', { requestId, attemptId, attempt, account, operation, isProbe: plan.isProbe });
+    ctx.emit('submission:admitted', {
+      requestId,
+      attemptId,
+      attempt,
+      account,
+      operation,
+      isProbe: plan.isProbe,
+    });
   }
 }

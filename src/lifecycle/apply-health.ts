@@ -20,7 +20,8 @@ import type { RescueContext } from './context.ts';
 export async function applyHealth(ctx: RescueContext, attemptId: string): Promise<void> {
   const transition = await ctx.database.retryingTransaction(async (tx) => {
     const attempt = await lockAttempt(tx, attemptId);
-    if (attempt === undefined || attempt.settledAt === null || attempt.healthAppliedAt !== null) return undefined;
+    if (attempt === undefined || attempt.settledAt === null || attempt.healthAppliedAt !== null)
+      return undefined;
     const row = await lockBreakerOf(ctx, tx, attempt);
     return applyTo(tx, row, attempt);
   });
@@ -32,7 +33,11 @@ export async function applyHealth(ctx: RescueContext, attemptId: string): Promis
  * applied first; without any the probe is lost. It never touches the request, which rescue moves by the
  * request's own lease. Whoever is not first at either lock leaves it to the other.
  */
-export async function reapLostProbe(ctx: RescueContext, breaker: string, attemptId: string): Promise<boolean> {
+export async function reapLostProbe(
+  ctx: RescueContext,
+  breaker: string,
+  attemptId: string,
+): Promise<boolean> {
   const transition = await ctx.database.retryingTransaction(async (tx) => {
     const attempt = await lockAttempt(tx, attemptId);
     const row = await lockCircuitBreaker(tx, breaker, 'skip');
@@ -61,7 +66,11 @@ export async function reapLostProbe(ctx: RescueContext, breaker: string, attempt
   return true;
 }
 
-async function lockBreakerOf(ctx: RescueContext, tx: Sql, attempt: LockedAttempt): Promise<CircuitBreakerRow> {
+async function lockBreakerOf(
+  ctx: RescueContext,
+  tx: Sql,
+  attempt: LockedAttempt,
+): Promise<CircuitBreakerRow> {
   const name = attempt.breakerName;
   const row = await lockCircuitBreaker(tx, name, 'wait');
   if (row !== undefined) return row;

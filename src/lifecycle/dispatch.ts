@@ -81,6 +81,10 @@ function blockedUntil(lane: Lane): 'open' | Date | undefined {
 
 function permitOf(lane: Lane): Permit {
   if (lane.breakerState === 'half_open') return { permit: 'refuse', retryAt: undefined };
-  if (lane.breakerState !== 'open' || lane.retryAt === null) return decidePermit(newCircuitBreaker(), lane.now);
-  return decidePermit({ state: 'open', generation: 0, openedAt: lane.retryAt, retryAt: lane.retryAt }, lane.now);
+  if (lane.breakerState !== 'open' || lane.retryAt === null)
+    return decidePermit(newCircuitBreaker(), lane.now);
+  return decidePermit(
+    { state: 'open', generation: 0, openedAt: lane.retryAt, retryAt: lane.retryAt },
+    lane.now,
+  );
 }

@@ -1,15 +1,18 @@
 import { createHash, randomUUID } from 'node:crypto';
-import { OnetakeError } from '../core/errors.ts';
+import { OnetakeError, suggestion } from '../core/errors.ts';
 import type { RequestState } from '../core/generation-request.ts';
 import { encodeFields, wireFields } from '../core/operations.ts';
-import { listAccountNames } from '../postgres/accounts.ts';
+import { findAccount, listAccountNames } from '../postgres/accounts.ts';
 import { breakerName, peekCircuitBreaker } from '../postgres/circuit-breakers.ts';
-import { findAccount } from '../postgres/accounts.ts';
 import type { Sql } from '../postgres/database.ts';
 import { databaseErrorCode, violatedConstraint } from '../postgres/errors.ts';
-import { findRequestByKey, insertRequest, markJobDue, notifyNewLane } from '../postgres/generation-requests.ts';
+import {
+  findRequestByKey,
+  insertRequest,
+  markJobDue,
+  notifyNewLane,
+} from '../postgres/generation-requests.ts';
 import type { JobQueue } from '../queue/boss.ts';
-import { suggestion } from '../core/errors.ts';
 
 /** One intent, as the caller means it. */
 export interface Intent {
@@ -90,7 +93,10 @@ async function insertOrExplain(tx: Sql, request: Parameters<typeof insertRequest
       case 'generation_requests_account_fk':
         throw await unknownAccount(tx, request.account);
       case 'generation_requests_supersedes_fk':
-        throw new OnetakeError('request_not_found', 'supersedes: there is no generation request with that id.');
+        throw new OnetakeError(
+          'request_not_found',
+          'supersedes: there is no generation request with that id.',
+        );
       default:
         throw error;
     }
@@ -99,9 +105,13 @@ async function insertOrExplain(tx: Sql, request: Parameters<typeof insertRequest
 
 async function unknownAccount(tx: Sql, name: string): Promise<OnetakeError> {
   const known = await listAccountNames(tx);
-  return new OnetakeError('unknown_account', `account: there is no account "${name}".${suggestion(name, known)}`, {
-    hint: 'Add it to `accounts` in the configuration and run `onetake migrate`, or call upsertAccount().',
-  });
+  return new OnetakeError(
+    'unknown_account',
+    `account: there is no account "${name}".${suggestion(name, known)}`,
+    {
+      hint: 'Add it to `accounts` in the configuration and run `onetake migrate`, or call upsertAccount().',
+    },
+  );
 }
 
 async function existing(tx: Sql, intent: Intent, payloadDigest: string): Promise<EnqueueResult> {
@@ -113,9 +123,13 @@ async function existing(tx: Sql, intent: Intent, payloadDigest: string): Promise
     });
   }
   if (found.payloadDigest !== payloadDigest) {
-    throw new OnetakeError('intent_mismatch', `requestKey: request ${found.id} has this key and another payload.`, {
-      hint: 'A new intent needs a new requestKey; `supersedes` may link the two.',
-    });
+    throw new OnetakeError(
+      'intent_mismatch',
+      `requestKey: request ${found.id} has this key and another payload.`,
+      {
+        hint: 'A new intent needs a new requestKey; `supersedes` may link the two.',
+      },
+    );
   }
   return { id: found.id, state: found.state, created: false };
 }

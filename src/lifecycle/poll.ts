@@ -1,5 +1,10 @@
 import type { Emit } from '../core/events.ts';
-import { nextPollDelayMs, nextRefundLookMs, type PollSettings, REFUND_WATCH_MS } from '../core/poll-schedule.ts';
+import {
+  nextPollDelayMs,
+  nextRefundLookMs,
+  type PollSettings,
+  REFUND_WATCH_MS,
+} from '../core/poll-schedule.ts';
 import type { Provider, ResultFile, TaskReading } from '../core/provider.ts';
 import {
   claimDueTasks,
@@ -117,7 +122,11 @@ async function applySuccess(
   // The slot is free from here on, however long the files take.
   const mine = await whileAccepted(ctx, task, async (tx) => {
     await providerIsDone(tx, task);
-    await markProviderFinished(tx, task.id, ctx.downloadTimeoutMs * Math.max(1, files.length) + CLAIM_MARGIN_MS);
+    await markProviderFinished(
+      tx,
+      task.id,
+      ctx.downloadTimeoutMs * Math.max(1, files.length) + CLAIM_MARGIN_MS,
+    );
   });
   if (!mine) return;
   if (files.length === 0 && task.pollErrors + 1 < EMPTY_READS) {
@@ -199,7 +208,13 @@ async function reschedule(
     accountTrouble: httpStatus !== null && ACCOUNT_TROUBLE.has(httpStatus),
     retryAfterMs,
   };
-  await schedulePoll(ctx.database, task.id, 'accepted', nextPollDelayMs(ctx.schedule, history, ctx.random()), errors);
+  await schedulePoll(
+    ctx.database,
+    task.id,
+    'accepted',
+    nextPollDelayMs(ctx.schedule, history, ctx.random()),
+    errors,
+  );
 }
 
 async function raise(ctx: PollContext, task: DueTask, attention: 'overdue' | 'poll_failing'): Promise<void> {

@@ -54,7 +54,9 @@ const LOST: SubmissionOutcome = {
 async function rescueEndedLeases(ctx: RescueContext): Promise<number> {
   let count = 0;
   for (const attempt of await listEndedLeases(ctx.database, BATCH)) {
-    const recorded = await ctx.database.retryingTransaction((tx) => recordOutcome(ctx, tx, attempt, LOST, 'rescue'));
+    const recorded = await ctx.database.retryingTransaction((tx) =>
+      recordOutcome(ctx, tx, attempt, LOST, 'rescue'),
+    );
     reportRecorded(ctx, recorded);
     if (recorded.events.length > 0) count++;
     if (recorded.healthDue) await applyHealth(ctx, attempt.attemptId);

@@ -1,12 +1,16 @@
-import { accountRefusal, capacityPauseMs, RATE_WINDOW_MS } from '../core/admission.ts';
-import type { OnetakeEventName, OnetakeEvents } from '../core/events.ts';
-import { decideSettlement, returnDelayMs, type Settlement } from '../core/generation-request.ts';
+import { RATE_WINDOW_MS } from '../core/admission.ts';
+import type { OnetakeEvent } from '../core/events.ts';
+import {
+  type Attention,
+  decideSettlement,
+  type RequestState,
+  returnDelayMs,
+  type Settlement,
+} from '../core/generation-request.ts';
 import { outcomeOfUnidentified } from '../core/outcome.ts';
 import type { SubmissionOutcome } from '../core/provider.ts';
-import { insertHold } from '../postgres/account-holds.ts';
-import { forgetCapacityRefusals, lockAccount, pauseAccount } from '../postgres/accounts.ts';
 import { retryDelayMs, type Sql } from '../postgres/database.ts';
-import { databaseErrorCode } from '../postgres/errors.ts';
+import { databaseErrorCode, violatedConstraint } from '../postgres/errors.ts';
 import {
   acceptRequest,
   freezeRequest,
@@ -18,9 +22,16 @@ import {
   rejectRequest,
   returnRequest,
 } from '../postgres/generation-requests.ts';
-import { insertLateEvidence, type LockedAttempt, lockAttempt, writeOutcome } from '../postgres/submission-attempts.ts';
+import { settleAccepted } from '../postgres/settle-accepted.ts';
+import {
+  insertLateEvidence,
+  type LockedAttempt,
+  lockAttempt,
+  writeOutcome,
+} from '../postgres/submission-attempts.ts';
 import { applyHealth } from './apply-health.ts';
 import type { RescueContext, SubmissionContext } from './context.ts';
+import { disciplineAccount, noConsequences } from './discipline-account.ts';
 import { pause } from './pause.ts';
 
 /** Tries of B1 before it is left to rescue: about ten minutes of a database that is away. */
@@ -56,6 +67,8 @@ async function recordPatiently(
 ): Promise<Recorded | undefined> {
   for (let tried = 1; ; tried++) {
     try {
+      const accepted = tried === 1 ? await recordAcceptance(ctx, attempt, outcome) : undefined;
+      if (accepted !== undefined) return accepted;
       return await ctx.database.transaction((tx) => recordOutcome(ctx, tx, attempt, outcome, 'worker'));
     } catch (error) {
       if (tried === 1 || tried === SETTLE_TRIES) {
@@ -71,13 +84,40 @@ async function recordPatiently(
   }
 }
 
+/** The common path, in one statement; whatever is out of the ordinary goes the long way. */
+async function recordAcceptance(
+  ctx: SubmissionContext,
+  ids: { readonly attemptId: string; readonly requestId: string },
+  outcome: SubmissionOutcome,
+): Promise<Recorded | undefined> {
+  const { evidence } = outcome;
+  if (outcome.reason !== 'task_accepted' || evidence.providerTaskId === null || outcome.alert)
+    return undefined;
+  let settled: { healthDue: boolean } | undefined;
+  try {
+    settled = await settleAccepted(ctx.database, ids, {
+      taskId: evidence.providerTaskId,
+      httpStatus: evidence.httpStatus,
+      arrivedBeforeMs: evidence.responseAgeMs,
+      windowMs: RATE_WINDOW_MS,
+      closed: evidence.closed,
+      firstPollMs: ctx.firstPollMs,
+    });
+  } catch (error) {
+    // The id is another request's: under the lock, the long way says so.
+    if (violatedConstraint(error) === 'generation_requests_task_once') return undefined;
+    throw error;
+  }
+  if (settled === undefined) return undefined;
+  const request = { ...ids, state: 'submitting' } as const;
+  return { healthDue: settled.healthDue, events: [settledEvent(request, 'accepted', outcome, null)] };
+}
+
 /** What one B1 did, for the events after its commit. */
 export interface Recorded {
   readonly healthDue: boolean;
-  readonly events: readonly RecordedEvent[];
+  readonly events: readonly OnetakeEvent[];
 }
-
-type RecordedEvent = { [Name in OnetakeEventName]: { name: Name; event: OnetakeEvents[Name] } }[OnetakeEventName];
 
 /** Emits what was committed; call it after the commit only. */
 export function reportRecorded(ctx: Pick<RescueContext, 'emit'>, recorded: Recorded): void {
@@ -132,33 +172,44 @@ export async function recordOutcome(
   await moveRequest(ctx, tx, request, settlement, consequences.notBefore);
 
   const attention = 'attention' in settlement ? (settlement.attention ?? null) : null;
-  // Named one by one: the caller's object may carry the prompt.
-  const { requestId, attemptId } = ids;
-  const events: RecordedEvent[] = [
-    {
-      name: 'submission:settled',
-      event: {
-        requestId,
-        attemptId,
-        from: request.state,
-        to: settlement.to === 'unchanged' ? request.state : settlement.to,
-        reason: outcome.reason,
-        health: outcome.health,
-        certainty: outcome.certainty,
-        phase: evidence.phase,
-        httpStatus: evidence.httpStatus,
-        errorCode: evidence.errorCode,
-        providerTaskId: evidence.providerTaskId,
-        attention,
-      },
-    },
+  const to = settlement.to === 'unchanged' ? request.state : settlement.to;
+  const events = [
+    settledEvent({ ...ids, state: request.state }, to, outcome, attention),
     ...consequences.events,
   ];
   if (outcome.alert || attention !== null) {
+    const { requestId, attemptId } = ids;
     const event = { requestId, attemptId, reason: outcome.reason, httpStatus: evidence.httpStatus };
     events.push({ name: 'submission:alert', event });
   }
   return { healthDue, events };
+}
+
+/** Its fields are named one by one: what the caller hands in may carry the prompt. */
+function settledEvent(
+  request: { readonly requestId: string; readonly attemptId: string; readonly state: RequestState },
+  to: RequestState,
+  outcome: SubmissionOutcome,
+  attention: Attention | null,
+): OnetakeEvent {
+  const { evidence } = outcome;
+  return {
+    name: 'submission:settled',
+    event: {
+      requestId: request.requestId,
+      attemptId: request.attemptId,
+      from: request.state,
+      to,
+      reason: outcome.reason,
+      health: outcome.health,
+      certainty: outcome.certainty,
+      phase: evidence.phase,
+      httpStatus: evidence.httpStatus,
+      errorCode: evidence.errorCode,
+      providerTaskId: evidence.providerTaskId,
+      attention,
+    },
+  };
 }
 
 /** A 2xx with the id of another request of the account names no task of ours. */
@@ -178,50 +229,6 @@ function freesSlot(outcome: SubmissionOutcome): boolean {
   const { httpStatus } = outcome.evidence;
   if (outcome.certainty === 'refused' || outcome.certainty === 'unsent') return true;
   return outcome.certainty === 'unknown' && httpStatus !== null && httpStatus >= 500 && httpStatus <= 599;
-}
-
-interface Consequences {
-  readonly notBefore: Date | null;
-  readonly events: readonly RecordedEvent[];
-}
-
-const noConsequences: Consequences = { notBefore: null, events: [] };
-
-/** Holds or pauses the account in the very settle that tells why, under the account's lock. */
-async function disciplineAccount(
-  tx: Sql,
-  request: LockedRequest,
-  attempt: LockedAttempt,
-  outcome: SubmissionOutcome,
-): Promise<Consequences> {
-  const { account, operation } = request;
-  switch (outcome.reason) {
-    case 'task_accepted':
-      await forgetCapacityRefusals(tx, account);
-      return noConsequences;
-    case 'rate_limited':
-    case 'concurrency_limited': {
-      const row = await lockAccount(tx, account);
-      const kind = outcome.reason === 'rate_limited' ? 'rate' : 'concurrency';
-      const pauseMs = capacityPauseMs(kind, outcome.retryAfterMs, (row?.capacityRefusals ?? 0) + 1);
-      const until = await pauseAccount(tx, account, kind, pauseMs);
-      return { notBefore: until, events: [{ name: 'account:paused', event: { account, kind, until } }] };
-    }
-    case 'account_refused': {
-      const { httpStatus, errorCode } = outcome.evidence;
-      const refusal = accountRefusal(httpStatus ?? 0, errorCode);
-      const row = await lockAccount(tx, account);
-      // The answer to a POST from before a release can't set the hold again.
-      if (refusal === undefined || row === undefined || row.holdEpoch !== attempt.holdEpoch) return noConsequences;
-      const scope = refusal.scope === 'operation' ? operation : null;
-      const hold = { account, operation: scope, kind: refusal.kind, code: errorCode, epoch: row.holdEpoch };
-      if (!(await insertHold(tx, hold))) return noConsequences;
-      const event = { account, operation: scope, kind: refusal.kind, code: errorCode };
-      return { notBefore: null, events: [{ name: 'account:held', event }] };
-    }
-    default:
-      return noConsequences;
-  }
 }
 
 async function moveRequest(

@@ -144,9 +144,7 @@ from jsonb_to_recordset($2::jsonb) as t (index integer, kind text, content_type 
 on conflict (request_id, index) do nothing`,
     [
       requestId,
-      JSON.stringify(
-        assets.map(({ contentType, ...asset }) => ({ ...asset, content_type: contentType })),
-      ),
+      JSON.stringify(assets.map(({ contentType, ...asset }) => ({ ...asset, content_type: contentType }))),
     ],
   );
 }

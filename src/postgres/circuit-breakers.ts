@@ -34,7 +34,11 @@ const COLUMNS = `name, state, generation, consecutive_failures as "consecutiveFa
   retry_at as "retryAt", probe_attempt_id as "probeAttemptId", transitions`;
 
 /** Makes the row where there is none (a new operation, or somebody deleted it). Settings of an existing one stay. */
-export async function ensureCircuitBreaker(sql: Sql, name: string, settings: CircuitBreakerSettings): Promise<void> {
+export async function ensureCircuitBreaker(
+  sql: Sql,
+  name: string,
+  settings: CircuitBreakerSettings,
+): Promise<void> {
   await sql.executeSql(
     `insert into onetake.circuit_breakers (name, failure_threshold, cooldown_ms) values ($1, $2, $3)
 on conflict (name) do nothing`,
@@ -70,15 +74,19 @@ export async function lockCircuitBreaker(
   wait: 'wait' | 'skip',
 ): Promise<CircuitBreakerRow | undefined> {
   const clause = wait === 'skip' ? 'for no key update skip locked' : 'for no key update';
-  const row = await firstRow<Stored>(tx, `select ${COLUMNS} from onetake.circuit_breakers where name = $1 ${clause}`, [
-    name,
-  ]);
+  const row = await firstRow<Stored>(
+    tx,
+    `select ${COLUMNS} from onetake.circuit_breakers where name = $1 ${clause}`,
+    [name],
+  );
   return row === undefined ? undefined : decode(row);
 }
 
 /** A look without a lock: for hints only, never for a decision. */
 export async function peekCircuitBreaker(sql: Sql, name: string): Promise<CircuitBreakerRow | undefined> {
-  const row = await firstRow<Stored>(sql, `select ${COLUMNS} from onetake.circuit_breakers where name = $1`, [name]);
+  const row = await firstRow<Stored>(sql, `select ${COLUMNS} from onetake.circuit_breakers where name = $1`, [
+    name,
+  ]);
   return row === undefined ? undefined : decode(row);
 }
 

@@ -12,7 +12,11 @@ export async function rows<Row>(sql: Sql, text: string, values: unknown[] = []):
   return (await sql.executeSql(text, values)).rows as Row[];
 }
 
-export async function firstRow<Row>(sql: Sql, text: string, values: unknown[] = []): Promise<Row | undefined> {
+export async function firstRow<Row>(
+  sql: Sql,
+  text: string,
+  values: unknown[] = [],
+): Promise<Row | undefined> {
   return (await rows<Row>(sql, text, values))[0];
 }
 
@@ -47,7 +51,10 @@ export class Database implements Sql {
     if (ownsPool) pool.on('error', () => {});
   }
 
-  static connect(connectionString: string, options: { max: number; applicationName: string; mayExit?: boolean }): Database {
+  static connect(
+    connectionString: string,
+    options: { max: number; applicationName: string; mayExit?: boolean },
+  ): Database {
     const pool = new pg.Pool({
       connectionString,
       max: options.max,
@@ -69,7 +76,10 @@ export class Database implements Sql {
    * COMMITTED each statement sees what the wait for an earlier statement's lock let in; under a stricter
    * default of the role or database, counts would silently be those from before the wait.
    */
-  async transaction<Result>(work: (tx: Sql) => Promise<Result>, options: TransactionOptions = {}): Promise<Result> {
+  async transaction<Result>(
+    work: (tx: Sql) => Promise<Result>,
+    options: TransactionOptions = {},
+  ): Promise<Result> {
     const client = await this.pool.connect();
     let broken = true;
     // Without a listener, a connection that dies between two statements ends the process.
@@ -144,4 +154,3 @@ set local idle_in_transaction_session_timeout = 60000;
 select set_config('synchronous_commit', 'on', true)
 where current_setting('synchronous_commit') in ('off', 'local', 'remote_write');`;
 }
-

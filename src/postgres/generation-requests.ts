@@ -88,7 +88,9 @@ export async function markJobDue(sql: Sql, id: string): Promise<void> {
 }
 
 export async function clearJobDue(tx: Sql, id: string): Promise<void> {
-  await tx.executeSql('update onetake.generation_requests set job_due = false where id = $1 and job_due', [id]);
+  await tx.executeSql('update onetake.generation_requests set job_due = false where id = $1 and job_due', [
+    id,
+  ]);
 }
 
 export interface AdmissibleRequest {
@@ -141,7 +143,12 @@ from onetake.generation_requests where id = $1 for no key update`,
   );
 }
 
-export async function isTaskIdInUse(tx: Sql, account: string, taskId: string, exceptId: string): Promise<boolean> {
+export async function isTaskIdInUse(
+  tx: Sql,
+  account: string,
+  taskId: string,
+  exceptId: string,
+): Promise<boolean> {
   const found = await rows(
     tx,
     `select from onetake.generation_requests where account = $1 and provider_task_id = $2 and id <> $3`,
@@ -254,7 +261,11 @@ returning r.id`,
 }
 
 /** One page of queued rows that claim to have a job, by id, for the sweep that looks for vanished jobs. */
-export async function listQueued(sql: Sql, afterId: string | null, limit: number): Promise<RequestDueForJob[]> {
+export async function listQueued(
+  sql: Sql,
+  afterId: string | null,
+  limit: number,
+): Promise<RequestDueForJob[]> {
   return rows(
     sql,
     `select id, account, operation, not_before as "notBefore"

@@ -25,7 +25,11 @@ export interface Lane extends AccountLimits {
  * One page of lanes after the given one, by name. A loose scan over the partial index
  * generation_requests_dispatch: one descent per lane, however many requests wait in it.
  */
-export async function readLanes(sql: Sql, after: Pick<Lane, 'account' | 'operation'> | null, limit: number): Promise<Lane[]> {
+export async function readLanes(
+  sql: Sql,
+  after: Pick<Lane, 'account' | 'operation'> | null,
+  limit: number,
+): Promise<Lane[]> {
   return rows(
     sql,
     `with recursive lanes as (
@@ -71,7 +75,8 @@ cross join lateral (
   select count(*)::int as count, min(x.window_until) as opens_at
   from onetake.submission_attempts x
   where x.account = p.account and x.window_until > s.now
-) w`,
+) w
+order by p.account, p.operation`,
     [after?.account ?? '', after?.operation ?? '', limit],
   );
 }

@@ -50,18 +50,26 @@ export async function resolveAsNotAccepted(
   note: OperatorNote,
   options: NotAcceptedOptions = {},
 ): Promise<Resolution> {
-  return resolution(sql, `select ${RESOLUTION} from onetake.resolve_as_not_accepted($1, $2, $3, $4, $5, $6)`, [
-    id,
-    note.actor,
-    note.reason,
-    options.resubmit ?? true,
-    options.force ?? false,
-    options.submitBefore ?? null,
-  ]);
+  return resolution(
+    sql,
+    `select ${RESOLUTION} from onetake.resolve_as_not_accepted($1, $2, $3, $4, $5, $6)`,
+    [
+      id,
+      note.actor,
+      note.reason,
+      options.resubmit ?? true,
+      options.force ?? false,
+      options.submitBefore ?? null,
+    ],
+  );
 }
 
 export async function abandonRequest(sql: Sql, id: string, note: OperatorNote): Promise<Resolution> {
-  return resolution(sql, `select ${RESOLUTION} from onetake.abandon($1, $2, $3)`, [id, note.actor, note.reason]);
+  return resolution(sql, `select ${RESOLUTION} from onetake.abandon($1, $2, $3)`, [
+    id,
+    note.actor,
+    note.reason,
+  ]);
 }
 
 export async function cancelRequest(sql: Sql, id: string, note: OperatorNote): Promise<Resolution> {

@@ -24,10 +24,7 @@ import { REQUEST_STATES } from '../core/generation-request.ts';
 const onetake = pgSchema('onetake');
 
 const instant = (name: string) => timestamp(name, { withTimezone: true });
-const createdAt = () =>
-  instant('created_at')
-    .notNull()
-    .default(sql`clock_timestamp()`);
+const createdAt = () => instant('created_at').notNull().default(sql`clock_timestamp()`);
 const oneOf = (column: string, values: readonly string[]) =>
   sql.raw(`${column} in (${values.map((value) => `'${value}'`).join(', ')})`);
 
@@ -88,7 +85,11 @@ export const accountHolds = onetake.table(
     endedBy: text('ended_by'),
   },
   (table) => [
-    foreignKey({ name: 'account_holds_account_fk', columns: [table.account], foreignColumns: [accounts.name] }),
+    foreignKey({
+      name: 'account_holds_account_fk',
+      columns: [table.account],
+      foreignColumns: [accounts.name],
+    }),
     check(
       'account_holds_kind_known',
       oneOf('kind', ['key_refused', 'payment_required', 'access_denied', 'operator']),
@@ -120,9 +121,7 @@ export const generationRequests = onetake.table(
     providerTaskId: text('provider_task_id'),
     // Attempts made; the number of the last one.
     submissions: integer('submissions').notNull().default(0),
-    notBefore: instant('not_before')
-      .notNull()
-      .default(sql`clock_timestamp()`),
+    notBefore: instant('not_before').notNull().default(sql`clock_timestamp()`),
     submitBefore: instant('submit_before'),
     acceptedAt: instant('accepted_at'),
     // Both the schedule and, while a poller is at it, its lease.
@@ -134,10 +133,7 @@ export const generationRequests = onetake.table(
     priority: integer('priority').notNull().default(0),
     refunded: boolean('refunded'),
     refundWatchUntil: instant('refund_watch_until'),
-    warnings: text('warnings')
-      .array()
-      .notNull()
-      .default(sql`'{}'`),
+    warnings: text('warnings').array().notNull().default(sql`'{}'`),
     // A job must be sent for this row; set by SQL functions, which can't send, and by a failed send.
     jobDue: boolean('job_due').notNull().default(false),
     attention: text('attention'),
@@ -188,13 +184,22 @@ export const generationRequests = onetake.table(
         `state not in ('accepted', 'succeeded') or (accepted_at is not null and (provider_task_id is not null or mode = 'stream'))`,
       ),
     ),
-    check('generation_requests_submitting_has_an_attempt', sql.raw(`state <> 'submitting' or submissions >= 1`)),
-    check('generation_requests_ambiguous_has_a_reason', sql.raw(`state <> 'ambiguous' or state_reason is not null`)),
+    check(
+      'generation_requests_submitting_has_an_attempt',
+      sql.raw(`state <> 'submitting' or submissions >= 1`),
+    ),
+    check(
+      'generation_requests_ambiguous_has_a_reason',
+      sql.raw(`state <> 'ambiguous' or state_reason is not null`),
+    ),
     check(
       'generation_requests_only_tasks_are_polled',
       sql.raw(`next_poll_at is null or (state in ('accepted', 'failed') and provider_task_id is not null)`),
     ),
-    check('generation_requests_attention_has_a_start', sql.raw(`(attention is null) = (attention_since is null)`)),
+    check(
+      'generation_requests_attention_has_a_start',
+      sql.raw(`(attention is null) = (attention_since is null)`),
+    ),
     // Lanes with due work, and what to send next in each: a loose scan over (account, operation).
     index('generation_requests_dispatch')
       .on(table.account, table.operation, table.notBefore)

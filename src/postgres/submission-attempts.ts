@@ -72,7 +72,10 @@ select attempt_id as "attemptId", id as "requestId", submissions as attempt, acc
  * Which of these attempts are committed, for a COMMIT whose answer was lost. The lock on their requests
  * makes the read wait for a server process that may still be committing; a plain read would lie.
  */
-export async function findCommittedAttempts(tx: Sql, admissions: readonly Admission[]): Promise<AdmittedAttempt[]> {
+export async function findCommittedAttempts(
+  tx: Sql,
+  admissions: readonly Admission[],
+): Promise<AdmittedAttempt[]> {
   await tx.executeSql(
     'select from onetake.generation_requests where id = any($1::uuid[]) order by id for no key update',
     [admissions.map((admission) => admission.requestId)],
@@ -112,9 +115,11 @@ const LOCKED_COLUMNS = `id, request_id as "requestId", attempt, account, breaker
   http_status as "httpStatus", provider_task_id as "providerTaskId"`;
 
 export async function lockAttempt(tx: Sql, id: string): Promise<LockedAttempt | undefined> {
-  return firstRow(tx, `select ${LOCKED_COLUMNS} from onetake.submission_attempts where id = $1 for no key update`, [
-    id,
-  ]);
+  return firstRow(
+    tx,
+    `select ${LOCKED_COLUMNS} from onetake.submission_attempts where id = $1 for no key update`,
+    [id],
+  );
 }
 
 export interface AttemptOutcome {
@@ -137,7 +142,11 @@ export interface AttemptOutcome {
  * Writes the outcome columns: once, by whoever settles first. A success that finds the breaker closed with
  * nothing to reset has nothing to apply, and says so at once: the common path needs no second transaction.
  */
-export async function writeOutcome(tx: Sql, attemptId: string, outcome: AttemptOutcome): Promise<{ healthDue: boolean }> {
+export async function writeOutcome(
+  tx: Sql,
+  attemptId: string,
+  outcome: AttemptOutcome,
+): Promise<{ healthDue: boolean }> {
   const row = await firstRow<{ healthDue: boolean }>(
     tx,
     `update onetake.submission_attempts a
@@ -184,7 +193,10 @@ returning a.health_applied_at is null as "healthDue"`,
 export async function insertLateEvidence(
   tx: Sql,
   attemptId: string,
-  evidence: Pick<AttemptOutcome, 'phase' | 'httpStatus' | 'errorCode' | 'certainty' | 'providerTaskId' | 'closed'>,
+  evidence: Pick<
+    AttemptOutcome,
+    'phase' | 'httpStatus' | 'errorCode' | 'certainty' | 'providerTaskId' | 'closed'
+  >,
 ): Promise<void> {
   await tx.executeSql(
     `with closed as (
@@ -236,7 +248,10 @@ where a.id = (select x.id from onetake.submission_attempts x where x.request_id 
 }
 
 /** Attempts whose lease is over and whose outcome nobody wrote. */
-export async function listEndedLeases(sql: Sql, limit: number): Promise<{ attemptId: string; requestId: string }[]> {
+export async function listEndedLeases(
+  sql: Sql,
+  limit: number,
+): Promise<{ attemptId: string; requestId: string }[]> {
   return rows(
     sql,
     `select id as "attemptId", request_id as "requestId" from onetake.submission_attempts

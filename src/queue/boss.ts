@@ -110,8 +110,14 @@ export class JobQueue {
     this.#starting = Promise.resolve();
   }
 
-  async ensureQueue(account: string, operation: string, via: Executor = this.#options.executor): Promise<void> {
-    await this.#routed(via, () => this.#started.createQueue(queueName(account, operation), { ...QUEUE_OPTIONS }));
+  async ensureQueue(
+    account: string,
+    operation: string,
+    via: Executor = this.#options.executor,
+  ): Promise<void> {
+    await this.#routed(via, () =>
+      this.#started.createQueue(queueName(account, operation), { ...QUEUE_OPTIONS }),
+    );
   }
 
   /**
@@ -144,7 +150,12 @@ export class JobQueue {
   }
 
   /** Completes fetched jobs in the transaction that fetched them: a job lives until its permit. */
-  async complete(via: Executor, account: string, operation: string, jobs: readonly WaitingJob[]): Promise<void> {
+  async complete(
+    via: Executor,
+    account: string,
+    operation: string,
+    jobs: readonly WaitingJob[],
+  ): Promise<void> {
     if (jobs.length === 0) return;
     await this.#routed(via, () =>
       this.#started.complete(queueName(account, operation), jobs as WaitingJob[], null, { db: via }),

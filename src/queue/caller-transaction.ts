@@ -24,7 +24,11 @@ export function callerExecutor(tx: CallerTransaction): Executor {
       return { executeSql: (text, values) => tx.query(text, values) };
     }
   }
-  throw new OnetakeError('invalid_option', 'tx: expected a drizzle transaction, a pg client or { executeSql }.', {
-    hint: 'Pass the transaction object itself, for example the `tx` that db.transaction() hands you.',
-  });
+  throw new OnetakeError(
+    'invalid_option',
+    'tx: expected a drizzle transaction, a pg client or { executeSql }.',
+    {
+      hint: 'Pass the transaction object itself, for example the `tx` that db.transaction() hands you.',
+    },
+  );
 }

@@ -3,11 +3,16 @@ import type pg from 'pg';
 import type { AccountLimits } from '../core/admission.ts';
 import { OnetakeError, suggestion } from '../core/errors.ts';
 import { isTerminal, type RequestState } from '../core/generation-request.ts';
-import { OPERATION_NAMES, type OperationFields, type OperationName } from '../core/operations.ts';
+import { OPERATION_NAMES } from '../core/operations.ts';
 import { type EnqueueResult, enqueue, type Intent } from '../lifecycle/enqueue.ts';
 import { type AccountOverview, listAccounts } from '../postgres/account-holds.ts';
 import { upsertAccount } from '../postgres/accounts.ts';
-import { type BreakerHistoryRow, type BreakerStatus, listBreakerStatus, listTransitions } from '../postgres/circuit-breakers.ts';
+import {
+  type BreakerHistoryRow,
+  type BreakerStatus,
+  listBreakerStatus,
+  listTransitions,
+} from '../postgres/circuit-breakers.ts';
 import { Database } from '../postgres/database.ts';
 import { databaseErrorCode, isLostConnection } from '../postgres/errors.ts';
 import {
@@ -16,8 +21,8 @@ import {
   cancelRequest,
   listAmbiguousSubmissions,
   type OperatorNote,
-  releaseAccount,
   type Resolution,
+  releaseAccount,
   resolveAsAccepted,
   resolveAsNotAccepted,
 } from '../postgres/operator-functions.ts';
@@ -34,7 +39,7 @@ import {
 } from '../postgres/request-overview.ts';
 import { JobQueue } from '../queue/boss.ts';
 import { type CallerTransaction, callerExecutor } from '../queue/caller-transaction.ts';
-import { checkEnqueue } from './enqueue-options.ts';
+import { checkEnqueue, type EnqueueInput } from './enqueue-options.ts';
 
 export interface ClientOptions {
   /** Either this or `pool`. Connects on first use. */
@@ -48,25 +53,6 @@ export interface RequestDetails extends RequestRow {
   readonly attempts: readonly AttemptRow[];
   readonly files: readonly FileRow[];
 }
-
-export type EnqueueInput = {
-  [Name in OperationName]: {
-    readonly operation: Name;
-    readonly fields: OperationFields[Name];
-    /** Names the user's intent: the same key is the same request, in every state, for ever. */
-    readonly requestKey: string;
-    /** Default `default`. */
-    readonly account?: string;
-    readonly fairGroup?: string;
-    readonly priority?: number;
-    /** Not submitted by then, it becomes `expired`. */
-    readonly submitBefore?: Date;
-    /** The request that this new intent replaces; links them and cancels nothing. */
-    readonly supersedes?: string;
-    /** While the breaker is open: wait (default), or be refused without a row. */
-    readonly whenOpen?: 'wait' | 'refuse';
-  };
-}[OperationName];
 
 export type ResolveInput = { readonly id: string; readonly actor: string; readonly reason: string } & (
   | { readonly as: 'accepted'; readonly providerTaskId: string }
@@ -114,7 +100,10 @@ export function createClient(options: ClientOptions): Client {
   const resolveId = async (given: string): Promise<string | undefined> => {
     if (UUID.test(given)) return given;
     if (!PREFIX.test(given)) {
-      throw new OnetakeError('invalid_option', `id: "${plain(given)}" is neither a request id nor 8 or more of its first digits.`);
+      throw new OnetakeError(
+        'invalid_option',
+        `id: "${plain(given)}" is neither a request id nor 8 or more of its first digits.`,
+      );
     }
     const [first, second] = await findIdsByPrefix(database, given);
     if (second === undefined) return first;
@@ -215,7 +204,10 @@ function isSettled(state: RequestState): boolean {
 }
 
 function aborted(id: string): OnetakeError {
-  return new OnetakeError('wait_aborted', `Waiting for request ${id} was aborted; the request itself goes on.`);
+  return new OnetakeError(
+    'wait_aborted',
+    `Waiting for request ${id} was aborted; the request itself goes on.`,
+  );
 }
 
 function open(options: ClientOptions): Database {
@@ -226,7 +218,11 @@ function open(options: ClientOptions): Database {
   }
   if (options.pool !== undefined) return new Database(options.pool, false);
   if (typeof options.connectionString === 'string' && options.connectionString !== '') {
-    return Database.connect(options.connectionString, { max: POOL_MAX, applicationName: 'onetake client', mayExit: true });
+    return Database.connect(options.connectionString, {
+      max: POOL_MAX,
+      applicationName: 'onetake client',
+      mayExit: true,
+    });
   }
   throw new OnetakeError('invalid_option', 'createClient needs `connectionString` or `pool`.', {
     hint: 'For example createClient({ connectionString: process.env.DATABASE_URL }).',

@@ -1,6 +1,25 @@
 import { OnetakeError, suggestion } from '../core/errors.ts';
+import type { OperationFields, OperationName } from '../core/operations.ts';
 import type { Intent } from '../lifecycle/enqueue.ts';
-import type { EnqueueInput } from './client.ts';
+
+export type EnqueueInput = {
+  [Name in OperationName]: {
+    readonly operation: Name;
+    readonly fields: OperationFields[Name];
+    /** Names the user's intent: the same key is the same request, in every state, for ever. */
+    readonly requestKey: string;
+    /** Default `default`. */
+    readonly account?: string;
+    readonly fairGroup?: string;
+    readonly priority?: number;
+    /** Not submitted by then, it becomes `expired`. */
+    readonly submitBefore?: Date;
+    /** The request that this new intent replaces; links them and cancels nothing. */
+    readonly supersedes?: string;
+    /** While the breaker is open: wait (default), or be refused without a row. */
+    readonly whenOpen?: 'wait' | 'refuse';
+  };
+}[OperationName];
 
 const KNOWN = [
   'operation',
@@ -32,7 +51,10 @@ export function checkEnqueue(input: EnqueueInput): Intent {
   if (priority !== undefined && !(Number.isInteger(priority) && Math.abs(priority as number) <= 100)) {
     throw invalid('priority', 'expected a whole number from -100 to 100.');
   }
-  if (submitBefore !== undefined && !(submitBefore instanceof Date && !Number.isNaN(submitBefore.getTime()))) {
+  if (
+    submitBefore !== undefined &&
+    !(submitBefore instanceof Date && !Number.isNaN(submitBefore.getTime()))
+  ) {
     throw invalid('submitBefore', 'expected a valid Date.');
   }
   if (supersedes !== undefined && !(typeof supersedes === 'string' && UUID.test(supersedes))) {
@@ -58,7 +80,9 @@ export function checkEnqueue(input: EnqueueInput): Intent {
 }
 
 function isPlainText(value: unknown, min: number, max: number): value is string {
-  return typeof value === 'string' && value.length >= min && value.length <= max && !/[\p{Cc}\p{Cs}]/u.test(value);
+  return (
+    typeof value === 'string' && value.length >= min && value.length <= max && !/[\p{Cc}\p{Cs}]/u.test(value)
+  );
 }
 
 function invalid(option: string, message: string): OnetakeError {

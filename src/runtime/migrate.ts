@@ -1,6 +1,6 @@
 import type pg from 'pg';
-import { OPERATION_NAMES } from '../core/operations.ts';
 import { OnetakeError } from '../core/errors.ts';
+import { OPERATION_NAMES } from '../core/operations.ts';
 import { databaseErrorCode, isLostConnection } from '../postgres/errors.ts';
 import { migrateTables, readSchemaStatus, withMigrationLock } from '../postgres/migrate.ts';
 import { JobQueue } from '../queue/boss.ts';
@@ -34,9 +34,13 @@ export async function migrate(options: MigrateOptions): Promise<MigrateResult> {
 
 /** The database can't be reached, said without its address. */
 export function unreachable(error: unknown): OnetakeError {
-  return new OnetakeError('database_unreachable', `The database can't be reached (${databaseErrorCode(error)}).`, {
-    hint: 'Check that it runs and that the connection string is right.',
-  });
+  return new OnetakeError(
+    'database_unreachable',
+    `The database can't be reached (${databaseErrorCode(error)}).`,
+    {
+      hint: 'Check that it runs and that the connection string is right.',
+    },
+  );
 }
 
 async function migrateUnderLock(client: pg.Client, config: ResolvedConfig): Promise<MigrateResult> {

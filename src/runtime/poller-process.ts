@@ -38,7 +38,10 @@ export function createPoller(options: ProcessOptions = {}): Poller {
   const emit = eventBus(setup.listeners);
   const trouble = (loop: string) => (error: unknown) =>
     emit('process:trouble', { role: 'poller', loop, errorCode: databaseErrorCode(error) });
-  const database = Database.connect(setup.connectionString, { max: POOL_MAX, applicationName: 'onetake poller' });
+  const database = Database.connect(setup.connectionString, {
+    max: POOL_MAX,
+    applicationName: 'onetake poller',
+  });
   const rescueDatabase = Database.connect(setup.connectionString, {
     max: RESCUE_POOL_MAX,
     applicationName: 'onetake poller rescue',

@@ -58,7 +58,8 @@ export function setUp(options: ProcessOptions): ProcessSetup {
     ours.push(provider);
   }
   const apiKeyOf = options.credentials ?? ((account: string) => environment.apiKey(account, config));
-  if (options.credentials === undefined) for (const account of Object.keys(config.accounts)) void apiKeyOf(account);
+  if (options.credentials === undefined)
+    for (const account of Object.keys(config.accounts)) void apiKeyOf(account);
   return {
     config,
     connectionString: options.connectionString ?? environment.connectionString(config),

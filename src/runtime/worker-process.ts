@@ -1,6 +1,6 @@
-import { type LaneCursor, dispatch } from '../lifecycle/dispatch.ts';
 import type { AdmittedBatch } from '../lifecycle/admit.ts';
 import type { SubmissionContext } from '../lifecycle/context.ts';
+import { dispatch, type LaneCursor } from '../lifecycle/dispatch.ts';
 import { settle } from '../lifecycle/settle.ts';
 import { submit } from '../lifecycle/submit.ts';
 import { Database } from '../postgres/database.ts';
@@ -38,7 +38,10 @@ export function createWorker(options: ProcessOptions = {}): Worker {
   const setup = setUp(options);
   const { config, name: worker } = setup;
   const emit = eventBus(setup.listeners);
-  const database = Database.connect(setup.connectionString, { max: POOL_MAX, applicationName: 'onetake worker' });
+  const database = Database.connect(setup.connectionString, {
+    max: POOL_MAX,
+    applicationName: 'onetake worker',
+  });
   const trouble = (loop: string) => (error: unknown) =>
     emit('process:trouble', { role: 'worker', loop, errorCode: databaseErrorCode(error) });
   const queue = new JobQueue({ executor: database, role: 'worker', onError: trouble('queue') });

@@ -6,11 +6,45 @@ import type { OnetakeEventName, OnetakeEvents } from '../core/events.ts';
  * not logged, so a prompt, key or URL that slips into an event one day stays out of the log.
  */
 const ALLOWED: ReadonlySet<string> = new Set([
-  'account', 'actor', 'attempt', 'attemptId', 'attention', 'blockedBy', 'breakerName', 'bytes', 'cause',
-  'certainty', 'code', 'count', 'errorCode', 'files', 'from', 'generation', 'health', 'httpStatus', 'inFlight',
-  'index', 'isProbe', 'kind', 'loop', 'nextState', 'openedAt', 'operation', 'outcomeKind', 'phase',
-  'previousState', 'providerTaskId', 'reason', 'requestId', 'rescued', 'retryAt', 'role', 'settings', 'to',
-  'until', 'worker',
+  'account',
+  'actor',
+  'attempt',
+  'attemptId',
+  'attention',
+  'blockedBy',
+  'breakerName',
+  'bytes',
+  'cause',
+  'certainty',
+  'code',
+  'count',
+  'errorCode',
+  'files',
+  'from',
+  'generation',
+  'health',
+  'httpStatus',
+  'inFlight',
+  'index',
+  'isProbe',
+  'kind',
+  'loop',
+  'nextState',
+  'openedAt',
+  'operation',
+  'outcomeKind',
+  'phase',
+  'previousState',
+  'providerTaskId',
+  'reason',
+  'requestId',
+  'rescued',
+  'retryAt',
+  'role',
+  'settings',
+  'to',
+  'until',
+  'worker',
 ]);
 
 const WARNINGS: ReadonlySet<OnetakeEventName> = new Set([
@@ -50,5 +84,7 @@ export function createEventLog(
 }
 
 function permitted(event: object): Record<string, unknown> {
-  return Object.fromEntries(Object.entries(event).filter(([field, value]) => ALLOWED.has(field) && value !== null));
+  return Object.fromEntries(
+    Object.entries(event).filter(([field, value]) => ALLOWED.has(field) && value !== null),
+  );
 }

@@ -1,0 +1,79 @@
+import { firstRow, type Sql } from './database.ts';
+
+/**
+ * All of B1 in one statement, for the common path: the worker's own attempt, still the last one of a request
+ * that is still `submitting`, was accepted. Undefined when any of that is not so; then nothing was written,
+ * and the long way decides. Locks in the order of everybody else (request, attempt, account): each part
+ * waits for the rows of the one before. Raises a unique violation when the task id is another request's.
+ *
+ * The implicit transaction gets its lock_timeout and its durability from the statement itself.
+ */
+export async function settleAccepted(
+  sql: Sql,
+  ids: { readonly attemptId: string; readonly requestId: string },
+  accepted: {
+    readonly taskId: string;
+    readonly httpStatus: number | null;
+    readonly arrivedBeforeMs: number | null;
+    readonly windowMs: number;
+    readonly closed: boolean;
+    readonly firstPollMs: number;
+  },
+): Promise<{ healthDue: boolean } | undefined> {
+  return firstRow(
+    sql,
+    `with terms as materialized (
+  select set_config('lock_timeout', '5000', true),
+    case when current_setting('synchronous_commit') in ('off', 'local', 'remote_write')
+      then set_config('synchronous_commit', 'on', true) end
+), request as materialized (
+  select r.id, r.account, r.submissions
+  from onetake.generation_requests r, terms
+  where r.id = $2 and r.state = 'submitting'
+  for no key update of r
+), attempt as (
+  update onetake.submission_attempts a
+  set settled_at = s.now, settled_by = 'worker', phase = 'answered', http_status = $4, health = 'success',
+    certainty = 'accepted', reason = 'task_accepted', provider_task_id = $3,
+    window_until = case
+      when $5::float8 is null then a.window_until
+      else least(a.window_until, s.now - $5::float8 * interval '1 ms' + $6 * interval '1 ms')
+    end,
+    closed_at = case when $7 then s.now end,
+    health_applied_at = case when s.nothing_to_apply then s.now end,
+    health_effect = case when s.nothing_to_apply then 'nothing_to_apply' end
+  from request, lateral (
+    select clock_timestamp() as now, exists (
+      select from onetake.circuit_breakers b
+      join onetake.submission_attempts x on x.breaker_name = b.name
+      where x.id = $1 and b.state = 'closed' and b.generation = x.generation and b.consecutive_failures = 0
+    ) as nothing_to_apply
+  ) s
+  where a.id = $1 and a.request_id = request.id and a.attempt = request.submissions and a.settled_at is null
+  returning request.id as request_id, request.account, a.health_applied_at is null as health_due
+), moved as (
+  update onetake.generation_requests r
+  set state = 'accepted', state_reason = null, provider_task_id = $3, accepted_at = clock_timestamp(),
+    next_poll_at = clock_timestamp() + $8 * interval '1 ms', poll_errors = 0, job_due = false, charge = 'charged',
+    attention = null, attention_since = null
+  from attempt
+  where r.id = attempt.request_id
+), refusals as (
+  update onetake.accounts c
+  set capacity_refusals = 0
+  from attempt
+  where c.name = attempt.account and c.capacity_refusals > 0
+)
+select health_due as "healthDue" from attempt`,
+    [
+      ids.attemptId,
+      ids.requestId,
+      accepted.taskId,
+      accepted.httpStatus,
+      accepted.arrivedBeforeMs,
+      accepted.windowMs,
+      accepted.closed,
+      accepted.firstPollMs,
+    ],
+  );
+}

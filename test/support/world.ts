@@ -1,0 +1,215 @@
+import { onTestFinished } from 'vitest';
+import type { OnetakeEventName, OnetakeEvents } from '../../src/core/events.ts';
+import { type Client, createClient } from '../../src/index.ts';
+import type { OnetakeConfig, OperationConfig } from '../../src/runtime/define-config.ts';
+import { createSimulator, type Simulator } from '../../src/simulator/create-simulator.ts';
+import type { SimulatorOptions } from '../../src/simulator/options.ts';
+import {
+  createPoller,
+  createWorker,
+  migrate,
+  type Poller,
+  type ProcessOptions,
+  type Worker,
+} from '../../src/worker.ts';
+import { type RawProvider, rawProvider } from './raw-provider.ts';
+import { createTestDatabase, type TestDatabase } from './test-database.ts';
+
+export const API_KEY = 'sk_test_key';
+export const MUSIC = 'sonilo/text-to-music';
+
+/** Long enough for a busy machine, short enough for a test that hangs to be seen. */
+export const OPERATION: OperationConfig = {
+  deadlines: { connectMs: 4_000, firstResponseMs: 8_000, submissionMs: 9_000 },
+  leaseMs: 14_000,
+};
+
+/** For a provider that stays silent: the deadline is what is waited for. */
+export const IMPATIENT: OperationConfig = {
+  deadlines: { connectMs: 2_000, firstResponseMs: 2_300, submissionMs: 2_400 },
+  leaseMs: 8_000,
+};
+
+export interface WorldOptions {
+  /** `raw`: no simulator but a provider that does what the test says. A URL: that address. */
+  readonly provider?: 'simulator' | 'raw' | URL;
+  readonly simulator?: SimulatorOptions;
+  readonly limits?: { readonly requestsPerMinute?: number; readonly maxConcurrentGenerations?: number };
+  /** Of every operation, on top of `OPERATION`. */
+  readonly operation?: OperationConfig;
+  readonly config?: OnetakeConfig;
+}
+
+export type SeenEvent = {
+  [Name in OnetakeEventName]: { readonly name: Name; readonly event: OnetakeEvents[Name] };
+}[OnetakeEventName];
+
+/** One row as Postgres has it: names in snake case. */
+export type Row = Readonly<Record<string, unknown>>;
+
+export interface World {
+  readonly database: TestDatabase;
+  readonly config: OnetakeConfig;
+  readonly client: Client;
+  readonly simulator: Simulator;
+  readonly raw: RawProvider;
+  /** Of every process of this world, in order. */
+  readonly events: readonly SeenEvent[];
+  /** POSTs that arrived at the provider. */
+  readonly posts: () => number;
+  worker(options?: Partial<ProcessOptions>): Worker;
+  poller(options?: Partial<ProcessOptions>): Poller;
+  /** Enqueues one song; its prompt is the key unless one is given. */
+  song(requestKey: string, options?: SongOptions): Promise<string>;
+  /** So many songs, one after another, so that their order is known. */
+  songs(count: number, prefix?: string): Promise<string[]>;
+  request(id: string): Promise<Row>;
+  attempts(id: string): Promise<Row[]>;
+  /** The last attempt. */
+  attempt(id: string): Promise<Row>;
+  breaker(name?: string): Promise<Row>;
+  transitions(name?: string): Promise<Row[]>;
+  states(): Promise<Record<string, string>>;
+  /** Ours and the simulator's. */
+  passTime(ms: number): Promise<void>;
+}
+
+export interface SongOptions {
+  readonly prompt?: string;
+  readonly account?: string;
+  readonly operation?: 'text-to-music' | 'video-to-music';
+  readonly submitBefore?: Date;
+}
+
+/** A database, a provider and a configuration of one test's own; everything ends with the test. */
+export async function openWorld(options: WorldOptions = {}): Promise<World> {
+  const database = await createTestDatabase();
+  onTestFinished(() => database.drop());
+  let clockOffset = 0;
+  const simulator = createSimulator({
+    runTimeMs: 1_000,
+    requestsPerMinute: 1_000_000,
+    maxConcurrentGenerations: 100_000,
+    clock: { now: () => Date.now() + clockOffset },
+    ...options.simulator,
+  });
+  onTestFinished(() => simulator.stop());
+  const raw = await rawProvider();
+  onTestFinished(() => raw.stop());
+  const provider = options.provider ?? 'simulator';
+  const baseUrl =
+    provider instanceof URL ? provider.origin : provider === 'raw' ? raw.url : (await simulator.start()).url;
+  const operation = { ...OPERATION, ...options.operation };
+  const config: OnetakeConfig = {
+    providers: { sonilo: { baseUrl } },
+    accounts: { default: { apiKeyEnv: 'SONILO_API_KEY', requestsPerMinute: 1_000, maxConcurrentGenerations: 100, ...options.limits } },
+    operations: { 'text-to-music': operation, 'video-to-music': operation },
+    worker: { rescueIntervalMs: 100 },
+    poller: { intervalMs: 50, maxIntervalMs: 50 },
+    ...options.config,
+  };
+  await migrate({ connectionString: database.connectionString, config });
+  const client = createClient({ connectionString: database.connectionString });
+  onTestFinished(() => client.stop());
+  const events: SeenEvent[] = [];
+  const processOptions = (more: Partial<ProcessOptions>): ProcessOptions => ({
+    config,
+    connectionString: database.connectionString,
+    credentials: () => API_KEY,
+    onEvent: (name, event) => events.push({ name, event } as SeenEvent),
+    ...more,
+  });
+  const one = async (text: string, values: readonly unknown[]): Promise<Row> => {
+    const [row] = await database.query(text, values);
+    if (row === undefined) throw new Error(`no row: ${text} (${values.join(', ')})`);
+    return row;
+  };
+
+  const world: World = {
+    database,
+    config,
+    client,
+    simulator,
+    raw,
+    events,
+    posts: () => (provider === 'raw' ? raw.posts.length : simulator.ledger().totals.posts),
+    worker(more = {}) {
+      const worker = createWorker(processOptions(more));
+      onTestFinished(() => worker.stop());
+      return worker;
+    },
+    poller(more = {}) {
+      const poller = createPoller(processOptions(more));
+      onTestFinished(() => poller.stop());
+      return poller;
+    },
+    async song(requestKey, { prompt = requestKey, operation: name = 'text-to-music', ...more } = {}) {
+      const fields =
+        name === 'text-to-music'
+          ? { operation: name, fields: { prompt, duration: 5 } }
+          : { operation: name, fields: { prompt, video_url: 'https://example.com/a.mp4' } };
+      const result = await client.enqueue({ ...fields, requestKey, ...more });
+      if (!('id' in result)) throw new Error('refused');
+      return result.id;
+    },
+    async songs(count, prefix = 'song') {
+      const ids: string[] = [];
+      for (let n = 1; n <= count; n++) ids.push(await world.song(`${prefix} ${n}`));
+      return ids;
+    },
+    request: (id) => one('select * from onetake.generation_requests where id = $1', [id]),
+    attempts: (id) =>
+      database.query('select * from onetake.submission_attempts where request_id = $1 order by attempt', [id]),
+    attempt: (id) =>
+      one('select * from onetake.submission_attempts where request_id = $1 order by attempt desc limit 1', [id]),
+    breaker: (name = MUSIC) => one('select * from onetake.circuit_breakers where name = $1', [name]),
+    transitions: (name = MUSIC) =>
+      database.query('select * from onetake.circuit_breaker_transitions where breaker_name = $1 order by id', [name]),
+    states: async () =>
+      Object.fromEntries(
+        (
+          await database.query<{ request_key: string; state: string }>(
+            'select request_key, state from onetake.generation_requests order by created_at',
+          )
+        ).map((row) => [row.request_key, row.state]),
+      ),
+    async passTime(ms) {
+      clockOffset += ms;
+      await database.passTime(ms);
+    },
+  };
+  return world;
+}
+
+/** Every waiting or active job with everything that a touch would change. */
+export function jobRows(database: TestDatabase): Promise<Row[]> {
+  return database.query(
+    `select xmin::text, ctid::text, to_jsonb(j) as job from onetake_queue.job j
+where name like 'submit/%' and state < 'completed' order by id`,
+  );
+}
+
+/** What was written to our tables and to pg-boss's jobs so far, as the server counts it. */
+export async function writes(database: TestDatabase): Promise<Record<string, number>> {
+  await database.query('select pg_stat_force_next_flush()');
+  const rows = await database.query<{ name: string; writes: number }>(
+    `select relname as name, (n_tup_ins + n_tup_upd + n_tup_del)::int as writes
+from pg_stat_user_tables
+where schemaname = 'onetake' or (schemaname = 'onetake_queue' and relname not in ('queue', 'version'))
+order by relname`,
+  );
+  return Object.fromEntries(rows.map((row) => [row.name, row.writes]));
+}
+
+/** Sessions of onetake's processes that hold a transaction, or a lock on a row, at this moment. */
+export function openTransactions(database: TestDatabase): Promise<Row[]> {
+  return database.query(
+    `select a.application_name, a.state, a.xact_start, a.backend_xid::text, a.query
+from pg_stat_activity a
+where a.datname = current_database() and a.application_name like 'onetake %'
+  and (a.xact_start is not null or exists (
+    select from pg_locks l
+    where l.pid = a.pid and l.granted and l.locktype in ('relation', 'tuple', 'transactionid')
+  ))`,
+  );
+}
