@@ -23,12 +23,7 @@ import {
   returnRequest,
 } from '../postgres/generation-requests.ts';
 import { settleAccepted } from '../postgres/settle-accepted.ts';
-import {
-  insertLateEvidence,
-  type LockedAttempt,
-  lockAttempt,
-  writeOutcome,
-} from '../postgres/submission-attempts.ts';
+import { insertLateEvidence, lockAttempt, writeOutcome } from '../postgres/submission-attempts.ts';
 import { applyHealth } from './apply-health.ts';
 import type { RescueContext, SubmissionContext } from './context.ts';
 import { disciplineAccount, noConsequences } from './discipline-account.ts';

@@ -79,6 +79,8 @@ describe.each(entries.map((entry) => [entry.slice(REPOSITORY.length + 1), entry]
 
     test('does nothing when it is imported: it reads no other file, opens nothing, and the process ends', async () => {
       const script = `
+      // The pipes to this test, which whoever looks at them first opens.
+      void [process.stdout, process.stderr];
       const before = process.getActiveResourcesInfo();
       const onetake = await import(${JSON.stringify(bundle)});
       const client = onetake.createClient({ connectionString: 'postgres://nobody@127.0.0.1:1/none' });

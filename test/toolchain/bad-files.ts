@@ -35,7 +35,7 @@ const layer = (path: string, breaks: string, source: string, message: string): B
 
 const edges = {
   postgres: 'pg-boss',
-  queue: 'drizzle-orm',
+  queue: 'undici',
   provider: 'pg',
   storage: 'pg',
   telemetry: 'undici',

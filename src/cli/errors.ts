@@ -1,0 +1,136 @@
+import { basename } from 'node:path';
+import { CommanderError } from 'commander';
+import { OnetakeError, type OnetakeErrorCode } from '../core/errors.ts';
+import { databaseErrorCode } from '../postgres/errors.ts';
+
+/** What a person or a script learns of an error. Never a stack trace, a key, a prompt or a URL. */
+export interface ErrorReport {
+  readonly code: string;
+  readonly message: string;
+  readonly hint?: string;
+  readonly exitCode: number;
+}
+
+export const EXIT = { done: 0, failed: 1, usage: 2, interrupted: 130 } as const;
+
+/** An end that only the command line knows, such as a question answered with no. */
+export class CommandError extends Error {
+  readonly code: 'declined' | 'interrupted' | 'not_ambiguous' | 'unknown_breaker';
+  readonly hint: string | undefined;
+  readonly exitCode: number;
+
+  constructor(code: CommandError['code'], message: string, exitCode: number, hint?: string) {
+    super(message);
+    this.name = 'CommandError';
+    this.code = code;
+    this.hint = hint;
+    this.exitCode = exitCode;
+  }
+}
+
+export function usageError(message: string, hint?: string): OnetakeError {
+  return new OnetakeError('invalid_option', message, hint === undefined ? {} : { hint });
+}
+
+/** The caller can put these right by typing or configuring something else. */
+const USAGE: ReadonlySet<OnetakeErrorCode> = new Set([
+  'ambiguous_id_prefix',
+  'configuration_invalid',
+  'configuration_not_found',
+  'embedded_postgres_missing',
+  'invalid_field',
+  'invalid_option',
+  'missing_api_key',
+  'operator_identity_missing',
+  'unknown_account',
+  'unknown_field',
+  'unknown_operation',
+]);
+
+export function reportOf(error: unknown): ErrorReport {
+  if (error instanceof CommandError) return report(error.code, error.message, error.hint, error.exitCode);
+  if (error instanceof OnetakeError) {
+    return report(error.code, error.message, error.hint, USAGE.has(error.code) ? EXIT.usage : EXIT.failed);
+  }
+  if (error instanceof CommanderError) return usageReport(error);
+  return databaseReport(error) ?? unexpected(error);
+}
+
+function report(code: string, message: string, hint: string | undefined, exitCode: number): ErrorReport {
+  return { code, message, ...(hint === undefined ? {} : { hint }), exitCode };
+}
+
+/** The parser repeats what was typed, and a prompt without its quotes is typed into its place. */
+function usageReport(error: CommanderError): ErrorReport {
+  const text = error.message.replace(/^error: /, '');
+  const [first = text, near] = text.split('\n').map((line) => line.trim());
+  const message = (
+    error.code === 'commander.excessArguments'
+      ? first.replace(/: .*$/s, '. Quote a value that has blanks.')
+      : first.replace(/^(unknown option '[^'=]{0,40})[^']*'/, "$1'").replace(/^(unknown command ')[^']{41,}'/, "$1…'")
+  ).replace(/([^.?])$/, '$1.');
+  const hint = near?.replace(/^\(|\)$/g, '') ?? 'Run it with --help to see what it takes.';
+  return report('invalid_option', message.charAt(0).toUpperCase() + message.slice(1), hint, EXIT.usage);
+}
+
+const UNREACHABLE =
+  /^(ECONN(REFUSED|RESET|ABORTED)|ENOTFOUND|EAI_AGAIN|ETIMEDOUT|EHOSTUNREACH|ENETUNREACH|EPIPE|08...|57P0.)$/;
+
+/** What a bare error of the driver means. Its own message may hold row values and addresses. */
+function databaseReport(error: unknown): ErrorReport | undefined {
+  const code = databaseErrorCode(error);
+  const explain = (reportCode: OnetakeErrorCode, message: string, hint: string) =>
+    report(reportCode, message, hint, EXIT.failed);
+  const unreachable = (why: string) =>
+    explain('database_unreachable', `The database can't be reached (${why}).`, CHECK_DATABASE);
+  if (['42P01', '3F000', '42883'].includes(code)) {
+    return explain(
+      'schema_not_migrated',
+      'The database has no onetake schema, or an older one.',
+      'Run `onetake migrate` once, with a role that may create schemas.',
+    );
+  }
+  if (code === '28P01' || code === '28000') {
+    return explain(
+      'database_unreachable',
+      `The database refuses this user or password (${code}).`,
+      'Check user and password of the connection string.',
+    );
+  }
+  if (code === '3D000') {
+    return explain(
+      'database_unreachable',
+      "The database that the connection string names doesn't exist (3D000).",
+      'Create it, or correct the name at the end of the connection string.',
+    );
+  }
+  if (UNREACHABLE.test(code)) return unreachable(code);
+  if (error instanceof Error && /^(timeout exceeded when trying|Connection terminated)/.test(error.message)) {
+    return unreachable('no answer');
+  }
+  if (/^[0-9A-Z]{5}$/.test(code) && /\d/.test(code)) {
+    return report(
+      'database_refused',
+      `The database refused a statement (SQLSTATE ${code}).`,
+      code === '42501' ? 'The role of the connection string lacks a permission.' : REPORT_IT,
+      EXIT.failed,
+    );
+  }
+  return undefined;
+}
+
+const CHECK_DATABASE = 'Check that it runs and that the connection string is right.';
+const REPORT_IT = 'Please report this, with the command and what is in the brackets.';
+
+function unexpected(error: unknown): ErrorReport {
+  const name = error instanceof Error ? error.name : typeof error;
+  const code = databaseErrorCode(error);
+  const detail = [name, ...(code === 'unknown' ? [] : [code]), placeOf(error)].filter((part) => part !== '').join(', ');
+  return report('unexpected', `Something unexpected happened (${detail}).`, REPORT_IT, EXIT.failed);
+}
+
+/** File and line alone: enough to find the fault, and nothing that anybody typed. */
+function placeOf(error: unknown): string {
+  const frame = error instanceof Error ? /\(?((?:file:\/\/)?[^\s()]+):(\d+):\d+\)?$/m.exec(error.stack ?? '') : null;
+  return frame === null ? '' : `${basename(frame[1] as string)}:${frame[2]}`;
+}

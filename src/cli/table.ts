@@ -1,0 +1,89 @@
+import type { Format, Paint } from './output.ts';
+import { displayWidth, plain, truncate, wrap } from './text.ts';
+
+export interface Column<Row> {
+  readonly title: string;
+  readonly value: (row: Row) => string | number | null;
+  readonly align?: 'right';
+  /** Gives way first when the line is too long. */
+  readonly flexible?: true;
+  readonly format?: (row: Row) => Format | undefined;
+}
+
+const GAP = '  ';
+/** A column narrower than this says nothing any more. */
+const NARROWEST = 6;
+
+/** A title line and one line per row, none of them wider than `width`. */
+export function tableLines<Row>(
+  rows: readonly Row[],
+  columns: readonly Column<Row>[],
+  width: number,
+  paint: Paint,
+): string[] {
+  const cells = rows.map((row) => columns.map((column) => plain(String(column.value(row) ?? '-'))));
+  const natural = columns.map((column, index) =>
+    Math.max(displayWidth(column.title), ...cells.map((line) => displayWidth(line[index] as string))),
+  );
+  const widths = fit(natural, columns, width - GAP.length * (columns.length - 1));
+  const line = (texts: readonly string[], formats: readonly (Format | undefined)[]) =>
+    texts
+      .map((text, index) => {
+        const last = index === columns.length - 1;
+        const cell = pad(truncate(text, widths[index] as number), widths[index] as number, columns[index], last);
+        const format = formats[index];
+        return format === undefined ? cell : paint(format, cell);
+      })
+      .join(GAP)
+      .trimEnd();
+  return [
+    line(
+      columns.map((column) => column.title),
+      columns.map(() => 'dim'),
+    ),
+    ...rows.map((row, index) =>
+      line(
+        cells[index] as string[],
+        columns.map((column) => column.format?.(row)),
+      ),
+    ),
+  ];
+}
+
+/** `label  value` lines, values wrapped under themselves. Without a value there is no line. */
+export function blockLines(
+  entries: readonly (readonly [label: string, value: string | number | null | undefined])[],
+  width: number,
+  paint: Paint,
+): string[] {
+  const present = entries.filter(([, value]) => value !== null && value !== undefined && value !== '');
+  const indent = Math.max(0, ...present.map(([label]) => label.length)) + GAP.length;
+  return present.flatMap(([label, value]) =>
+    wrap(plain(String(value)), Math.max(NARROWEST, width - indent)).map((text, index) =>
+      index === 0 ? `${paint('dim', label.padEnd(indent))}${text}` : `${' '.repeat(indent)}${text}`,
+    ),
+  );
+}
+
+function pad(text: string, width: number, column: Column<never> | undefined, isLast: boolean): string {
+  const filling = ' '.repeat(Math.max(0, width - displayWidth(text)));
+  if (column?.align === 'right') return filling + text;
+  return isLast ? text : text + filling;
+}
+
+/** Takes what is too much from the widest flexible column, then from the widest of all. */
+function fit(natural: readonly number[], columns: readonly Column<never>[], available: number): number[] {
+  const widths = [...natural];
+  for (const mayShrink of [(index: number) => columns[index]?.flexible === true, () => true]) {
+    for (;;) {
+      if (widths.reduce((sum, each) => sum + each, 0) <= available) return widths;
+      const widest = widths
+        .map((each, index) => ({ each, index }))
+        .filter(({ each, index }) => each > NARROWEST && mayShrink(index))
+        .sort((a, b) => b.each - a.each)[0];
+      if (widest === undefined) break;
+      widths[widest.index] = widest.each - 1;
+    }
+  }
+  return widths;
+}
