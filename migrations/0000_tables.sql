@@ -42,7 +42,7 @@ CREATE TABLE "onetake"."assets" (
 	"location" text NOT NULL,
 	"stored_at" timestamp with time zone,
 	CONSTRAINT "assets_pk" PRIMARY KEY("request_id","index"),
-	CONSTRAINT "assets_stored_means_verified" CHECK (stored_at is null or (bytes is not null and sha256 ~ '^[0-9a-f]{64}$'))
+	CONSTRAINT "assets_stored_means_verified" CHECK (stored_at is null or (bytes is not null and sha256 is not null and sha256 ~ '^[0-9a-f]{64}$'))
 );
 --> statement-breakpoint
 CREATE TABLE "onetake"."attempt_evidence" (
@@ -105,7 +105,7 @@ CREATE TABLE "onetake"."circuit_breakers" (
 	CONSTRAINT "circuit_breakers_state_known" CHECK (state in ('closed', 'open', 'half_open')),
 	CONSTRAINT "circuit_breakers_state_has_its_columns" CHECK (case state
           when 'closed' then num_nonnulls(opened_at, retry_at, probe_attempt_id, probe_request_id) = 0
-          when 'open' then opened_at is not null and retry_at >= opened_at
+          when 'open' then num_nonnulls(opened_at, retry_at) = 2 and retry_at >= opened_at
             and num_nonnulls(probe_attempt_id, probe_request_id) = 0 and consecutive_failures = 0
           else num_nonnulls(opened_at, retry_at) = 0 and consecutive_failures = 0
             and probe_attempt_id is not null and probe_request_id is not null

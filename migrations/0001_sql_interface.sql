@@ -22,6 +22,12 @@ begin
     if new.state <> 'queued' then
       raise exception 'onetake: a generation request begins as queued, not %', new.state using errcode = 'OT002';
     end if;
+  elsif tg_op = 'TRUNCATE' then
+    raise exception 'onetake: generation requests are records of money and are not truncated' using errcode = 'OT002';
+  elsif (old.id, old.account, old.operation, old.request_key, old.fields, old.payload_digest)
+    is distinct from (new.id, new.account, new.operation, new.request_key, new.fields, new.payload_digest) then
+    raise exception 'onetake: what generation request % is for was fixed when it was enqueued', old.id
+      using errcode = 'OT002';
   elsif old.state <> new.state and not onetake.is_legal_move(old.state, new.state) then
     raise exception 'onetake: generation request % can''t move from % to %', old.id, old.state, new.state
       using errcode = 'OT002';
@@ -33,11 +39,15 @@ $$;
 create trigger generation_requests_guard_insert before insert on onetake.generation_requests
 for each row execute function onetake.guard_request_move();
 --> statement-breakpoint
-create trigger generation_requests_guard_move before update of state on onetake.generation_requests
+create trigger generation_requests_guard_move
+before update of state, id, account, operation, request_key, fields, payload_digest on onetake.generation_requests
 for each row execute function onetake.guard_request_move();
 --> statement-breakpoint
 create trigger generation_requests_guard_delete before delete on onetake.generation_requests
 for each row execute function onetake.guard_request_move();
+--> statement-breakpoint
+create trigger generation_requests_guard_truncate before truncate on onetake.generation_requests
+for each statement execute function onetake.guard_request_move();
 --> statement-breakpoint
 -- What finance may have to pay, over all attempts of a request. Late evidence and an operator's word
 -- count; an operator's "not accepted" does not make an unknown outcome known.
@@ -131,7 +141,7 @@ begin
   was := onetake.lock_request(resolve_as_accepted.request_id, array['ambiguous']);
   if task is null or length(task) not between 1 and 255 or task ~ '[[:cntrl:]]' then
     raise exception 'onetake: a provider task id has 1 to 255 characters and no control characters'
-      using errcode = 'OT003';
+      using errcode = 'invalid_parameter_value';
   end if;
   if exists (
     select from onetake.generation_requests other

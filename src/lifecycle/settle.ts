@@ -23,7 +23,12 @@ import {
   returnRequest,
 } from '../postgres/generation-requests.ts';
 import { settleAccepted } from '../postgres/settle-accepted.ts';
-import { insertLateEvidence, lockAttempt, writeOutcome } from '../postgres/submission-attempts.ts';
+import {
+  findEarlierAcceptance,
+  insertLateEvidence,
+  lockAttempt,
+  writeOutcome,
+} from '../postgres/submission-attempts.ts';
 import { applyHealth } from './apply-health.ts';
 import type { RescueContext, SubmissionContext } from './context.ts';
 import { disciplineAccount, noConsequences } from './discipline-account.ts';
@@ -159,8 +164,14 @@ export async function recordOutcome(
     }));
   }
   const { maxSubmissions } = ctx.settingsOf(request.operation);
+  const isLastAttempt = attempt.attempt === request.submissions;
+  const boughtNothing = outcome.certainty === 'refused' || outcome.certainty === 'unsent';
+  const earlierTaskId =
+    isLastAttempt && boughtNothing && attempt.attempt > 1
+      ? await findEarlierAcceptance(tx, request.id, attempt.attempt)
+      : null;
   const settlement = decideSettlement(
-    { ...request, isLastAttempt: attempt.attempt === request.submissions, isLate, maxSubmissions },
+    { ...request, isLastAttempt, isLate, maxSubmissions, earlierTaskId },
     { outcome, httpStatus: evidence.httpStatus, providerTaskId: evidence.providerTaskId },
   );
   const consequences = isLate ? noConsequences : await disciplineAccount(tx, request, attempt, outcome);

@@ -1,4 +1,4 @@
-import { outcomeOfTransportFailure } from '../core/outcome.ts';
+import { isUsableTaskId, outcomeOfTransportFailure, outcomeOfUnidentified } from '../core/outcome.ts';
 import type { SubmissionOutcome } from '../core/provider.ts';
 import type { AdmittedAttempt } from '../postgres/submission-attempts.ts';
 import type { SubmissionContext } from './context.ts';
@@ -25,15 +25,17 @@ export async function submit(
   if (!maySend()) return unsent('gate_closed');
   const { deadlines, resubmitOn } = ctx.settingsOf(attempt.operation);
   try {
-    return await provider.submit({
-      attemptId: attempt.attemptId,
-      operation: attempt.operation,
-      fields: attempt.fields,
-      apiKey,
-      deadlines,
-      resubmitOn,
-      maySend,
-    });
+    return recordable(
+      await provider.submit({
+        attemptId: attempt.attemptId,
+        operation: attempt.operation,
+        fields: attempt.fields,
+        apiKey,
+        deadlines,
+        resubmitOn,
+        maySend,
+      }),
+    );
   } catch {
     // A provider that throws has told nothing, and the money may be gone.
     return {
@@ -42,6 +44,20 @@ export async function submit(
       evidence: evidence('sent', 'provider_threw'),
     };
   }
+}
+
+const PLAIN_CODE = /^[A-Za-z0-9_.:-]{1,64}$/;
+
+/**
+ * The database refuses codes that are not plain and ids that are not usable. A provider that an app brought
+ * along may report such, and its paid outcome must still be recorded.
+ */
+function recordable(outcome: SubmissionOutcome): SubmissionOutcome {
+  const { errorCode, providerTaskId } = outcome.evidence;
+  const taskId = isUsableTaskId(providerTaskId) ? providerTaskId : null;
+  const table = outcome.certainty === 'accepted' && taskId === null ? outcomeOfUnidentified('accepted_without_task_id') : {};
+  const code = errorCode === null || PLAIN_CODE.test(errorCode) ? errorCode : 'unprintable';
+  return { ...outcome, ...table, evidence: { ...outcome.evidence, errorCode: code, providerTaskId: taskId } };
 }
 
 function unsent(errorCode: string): SubmissionOutcome {

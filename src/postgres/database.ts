@@ -1,6 +1,6 @@
 import { setTimeout as wait } from 'node:timers/promises';
 import pg from 'pg';
-import { isLostConnection, isRetryable } from './errors.ts';
+import { isAnswered, isLostConnection, isRetryable } from './errors.ts';
 
 /** Anything that runs one statement: our pool, one of our transactions, or a caller's. */
 export interface Sql {
@@ -43,6 +43,7 @@ export class CommitUnknownError extends Error {
 export class Database implements Sql {
   readonly pool: pg.Pool;
   readonly #ownsPool: boolean;
+  #closing: Promise<void> | undefined;
 
   constructor(pool: pg.Pool, ownsPool: boolean) {
     this.pool = pool;
@@ -92,20 +93,21 @@ export class Database implements Sql {
       try {
         result = await work(tx);
       } catch (error) {
-        if (!isLostConnection(error)) {
-          await client.query('rollback');
-          broken = false;
-        }
+        // Also after an error of our own, which is no reason to give the connection up.
+        if (!isLostConnection(error)) broken = !(await rolledBack(client));
         throw error;
       }
+      let answer: pg.QueryResult;
       try {
-        await client.query('commit');
+        answer = await client.query('commit');
       } catch (error) {
-        if (isLostConnection(error)) throw new CommitUnknownError(error);
+        if (!isAnswered(error)) throw new CommitUnknownError(error);
         broken = false;
         throw error;
       }
       broken = false;
+      // COMMIT after a failed statement succeeds, as a ROLLBACK: nothing that `work` returned is true.
+      if (answer.command !== 'COMMIT') throw new Error('a failed statement was ignored: nothing was committed');
       return result;
     } finally {
       client.off('error', onError);
@@ -132,8 +134,19 @@ export class Database implements Sql {
     }
   }
 
+  /** Any number of times. */
   async close(): Promise<void> {
-    if (this.#ownsPool) await this.pool.end();
+    if (this.#ownsPool) this.#closing ??= this.pool.end();
+    await this.#closing;
+  }
+}
+
+async function rolledBack(client: pg.PoolClient): Promise<boolean> {
+  try {
+    await client.query('rollback');
+    return true;
+  } catch {
+    return false;
   }
 }
 

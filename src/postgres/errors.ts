@@ -31,7 +31,19 @@ export function violatedConstraint(error: unknown): string | undefined {
   return undefined;
 }
 
-const SQLSTATE = /^[0-9A-Z]{5}$/;
+// Every SQLSTATE has a digit; EPIPE has none.
+const SQLSTATE = /^(?=.*[0-9])[0-9A-Z]{5}$/;
+// Codes of sockets and of TLS: ECONNRESET, CERT_HAS_EXPIRED. Ours are lower case.
+const SOCKET_CODE = /^[A-Z][A-Z0-9_]+$/;
+// The driver gives these no code.
+const DRIVER_MESSAGES = [
+  'Connection terminated',
+  'timeout expired',
+  'timeout exceeded when trying to connect',
+  'Client has encountered a connection error',
+  'Client was closed',
+  'Query read timeout',
+];
 // Deadlock, serialization failure, lock time-out, statement time-out.
 const RETRYABLE: ReadonlySet<string> = new Set(['40P01', '40001', '55P03', '57014']);
 // Connection failures and shutdowns as the server itself reports them.
@@ -41,10 +53,26 @@ export function isRetryable(error: unknown): boolean {
   return RETRYABLE.has(databaseErrorCode(error));
 }
 
-/** The session is gone, or there was none: the server said so, or the socket's error has no SQLSTATE. */
+/** The server itself answered: what it refused did not happen. */
+export function isAnswered(error: unknown): boolean {
+  const code = databaseErrorCode(error);
+  return SQLSTATE.test(code) && !CONNECTION_STATES.test(code);
+}
+
+/** The session is gone, or there was none: the server said so, the socket's error did, or the driver. */
 export function isLostConnection(error: unknown): boolean {
   const code = databaseErrorCode(error);
-  return !SQLSTATE.test(code) || CONNECTION_STATES.test(code);
+  if (code === 'unknown') return hasDriverMessage(error);
+  return CONNECTION_STATES.test(code) || (SOCKET_CODE.test(code) && !SQLSTATE.test(code));
+}
+
+function hasDriverMessage(error: unknown): boolean {
+  for (let at: unknown = error, depth = 0; depth < 4 && at instanceof Error; depth++) {
+    const { message } = at;
+    if (DRIVER_MESSAGES.some((beginning) => message.startsWith(beginning))) return true;
+    at = at.cause;
+  }
+  return false;
 }
 
 /** Trouble that passes by itself: the server restarts, fails over, is read-only or out of connections. */

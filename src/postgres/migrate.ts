@@ -3,9 +3,6 @@ import { fileURLToPath } from 'node:url';
 import { drizzle } from 'drizzle-orm/node-postgres';
 import { migrate as applyMigrations } from 'drizzle-orm/node-postgres/migrator';
 import pg from 'pg';
-import { OnetakeError } from '../core/errors.ts';
-import { firstRow, type Sql } from './database.ts';
-import { databaseErrorCode } from './errors.ts';
 
 const MIGRATIONS = new URL('../../migrations', import.meta.url);
 const MIGRATIONS_SCHEMA = 'onetake';
@@ -51,38 +48,4 @@ export function newestMigration(): number {
   const journal: unknown = JSON.parse(readFileSync(new URL('meta/_journal.json', `${MIGRATIONS}/`), 'utf8'));
   const { entries } = journal as { entries: { when: number }[] };
   return Math.max(...entries.map((entry) => entry.when));
-}
-
-export type SchemaStatus = 'missing' | 'older' | 'current' | 'newer';
-
-export async function readSchemaStatus(sql: Sql): Promise<SchemaStatus> {
-  try {
-    const row = await firstRow<{ newest: number | null }>(
-      sql,
-      `select max(created_at)::float8 as newest from ${MIGRATIONS_SCHEMA}.${MIGRATIONS_TABLE}`,
-    );
-    const applied = row?.newest ?? 0;
-    const expected = newestMigration();
-    if (applied === expected) return 'current';
-    return applied < expected ? 'older' : 'newer';
-  } catch (error) {
-    // Undefined table, undefined schema.
-    if (['42P01', '3F000'].includes(databaseErrorCode(error))) return 'missing';
-    throw error;
-  }
-}
-
-/** Refuses a database that this build can't work with, and says what to do. A newer schema is accepted. */
-export async function requireSchema(sql: Sql): Promise<void> {
-  const status = await readSchemaStatus(sql);
-  if (status === 'missing') {
-    throw new OnetakeError('schema_not_migrated', 'The database has no onetake schema yet.', {
-      hint: 'Run `onetake migrate` once, with a role that may create schemas.',
-    });
-  }
-  if (status === 'older') {
-    throw new OnetakeError('schema_too_old', 'The onetake schema in the database is older than this build.', {
-      hint: 'Run `onetake migrate` from the new release before its workers start.',
-    });
-  }
 }

@@ -67,11 +67,16 @@ export interface RequestFilter {
 export async function listRequests(sql: Sql, filter: RequestFilter): Promise<RequestRow[]> {
   return rows(
     sql,
+    // The page first: over the view, the planner works out what every request waits for and then sorts.
     `select ${OVERVIEW} from onetake.request_overview
-where ($1::text is null or state = $1) and ($2::text is null or account = $2)
-  and ($3::text is null or operation = $3)
-order by created_at desc
-limit $4`,
+where id = any(array(
+  select r.id from onetake.generation_requests r
+  where ($1::text is null or r.state = $1) and ($2::text is null or r.account = $2)
+    and ($3::text is null or r.operation = $3)
+  order by r.created_at desc
+  limit $4
+))
+order by created_at desc`,
     [filter.state ?? null, filter.account ?? null, filter.operation ?? null, filter.limit ?? 50],
   );
 }

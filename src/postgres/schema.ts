@@ -345,7 +345,7 @@ export const circuitBreakers = onetake.table(
       sql.raw(
         `case state
           when 'closed' then num_nonnulls(opened_at, retry_at, probe_attempt_id, probe_request_id) = 0
-          when 'open' then opened_at is not null and retry_at >= opened_at
+          when 'open' then num_nonnulls(opened_at, retry_at) = 2 and retry_at >= opened_at
             and num_nonnulls(probe_attempt_id, probe_request_id) = 0 and consecutive_failures = 0
           else num_nonnulls(opened_at, retry_at) = 0 and consecutive_failures = 0
             and probe_attempt_id is not null and probe_request_id is not null
@@ -410,7 +410,7 @@ export const assets = onetake.table(
     }),
     check(
       'assets_stored_means_verified',
-      sql.raw(`stored_at is null or (bytes is not null and sha256 ~ '^[0-9a-f]{64}$')`),
+      sql.raw(`stored_at is null or (bytes is not null and sha256 is not null and sha256 ~ '^[0-9a-f]{64}$')`),
     ),
   ],
 );

@@ -218,6 +218,28 @@ values ($1, clock_timestamp(), 'late_answer', $2, $3, $4, $5, $6)`,
   );
 }
 
+/**
+ * The task id that an earlier attempt of the request turned out to have been accepted under, by late
+ * evidence; null when there is none. A request that has one is paid for and must not be sent again.
+ */
+export async function findEarlierAcceptance(
+  tx: Sql,
+  requestId: string,
+  attempt: number,
+): Promise<string | null> {
+  const row = await firstRow<{ taskId: string }>(
+    tx,
+    `select e.provider_task_id as "taskId"
+from onetake.submission_attempts a
+join onetake.attempt_evidence e on e.attempt_id = a.id
+where a.request_id = $1 and a.attempt < $2 and e.certainty = 'accepted' and e.provider_task_id is not null
+order by a.attempt desc, e.id desc
+limit 1`,
+    [requestId, attempt],
+  );
+  return row?.taskId ?? null;
+}
+
 export async function writeHealthEffect(tx: Sql, attemptId: string, effect: string): Promise<void> {
   await tx.executeSql(
     `update onetake.submission_attempts set health_applied_at = clock_timestamp(), health_effect = $2

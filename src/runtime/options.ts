@@ -124,6 +124,7 @@ const KEYS = {
  * configuration in the message.
  */
 export function resolveConfig(input: unknown, source = 'The configuration'): ResolvedConfig {
+  if (checked.has(input as ResolvedConfig)) return input as ResolvedConfig;
   const problems: ConfigurationProblem[] = [];
   const root = new Section(input, '', KEYS.root, problems);
   const storage = readStorage(root.child('storage', KEYS.storage));
@@ -147,8 +148,12 @@ export function resolveConfig(input: unknown, source = 'The configuration'): Res
     storage,
   };
   if (problems.length > 0) throw new ConfigurationError(problems, source);
+  checked.add(config);
   return config;
 }
+
+/** A loaded configuration is handed on to processes as it is, and a `directory` of null is no input. */
+const checked = new WeakSet<ResolvedConfig>();
 
 function readProviders(root: Section, allowHttp: boolean): Record<string, ResolvedProvider> {
   const section = root.has('providers')

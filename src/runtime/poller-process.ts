@@ -3,7 +3,7 @@ import { claimTasks, type PollContext, pollTask } from '../lifecycle/poll.ts';
 import { type DueTask, nextDueInMs } from '../postgres/accepted-tasks.ts';
 import { Database } from '../postgres/database.ts';
 import { databaseErrorCode } from '../postgres/errors.ts';
-import { requireSchema } from '../postgres/migrate.ts';
+import { requireSchema } from '../postgres/schema-version.ts';
 import { JobQueue } from '../queue/boss.ts';
 import { createDirectoryStorage } from '../storage/directory-storage.ts';
 import { eventBus } from './event-bus.ts';

@@ -12,7 +12,7 @@ import { type ResolvedConfig, resolveConfig } from './options.ts';
 /** Options of `createWorker` and `createPoller`. */
 export interface ProcessOptions {
   /** As in `onetake.config.ts`. Default: every default. */
-  readonly config?: OnetakeConfig;
+  readonly config?: OnetakeConfig | ResolvedConfig;
   /** Default: the environment variable that the configuration names. */
   readonly connectionString?: string;
   /** Providers of your own, by the name that accounts use. */

@@ -6,7 +6,7 @@ import { submit } from '../lifecycle/submit.ts';
 import { Database } from '../postgres/database.ts';
 import { databaseErrorCode } from '../postgres/errors.ts';
 import type { Lane } from '../postgres/lanes.ts';
-import { requireSchema } from '../postgres/migrate.ts';
+import { requireSchema } from '../postgres/schema-version.ts';
 import type { AdmittedAttempt } from '../postgres/submission-attempts.ts';
 import { JobQueue } from '../queue/boss.ts';
 import { reportDifferences } from './configuration-rows.ts';

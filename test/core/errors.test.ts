@@ -47,6 +47,27 @@ describe('nearestName', () => {
     },
   );
 
+  // One edit each, then as many as a third of the name, and two at least.
+  test.each([
+    ['inserted', 'abXc', 'abc', true],
+    ['left out', 'ac', 'abc', true],
+    ['exchanged', 'aXc', 'abc', true],
+    ['two of four', 'aXXd', 'abcd', true],
+    ['three of five', 'aXXXe', 'abcde', false],
+    ['three of eight', 'abcdeXXX', 'abcdefgh', false],
+    ['three of nine', 'abcdefXXX', 'abcdefghi', true],
+    ['two put in front', 'XXa', 'a', true],
+    ['three put in front', 'XXXa', 'a', false],
+    ['two missing in front', 'c', 'abc', true],
+    ['three missing in front', 'd', 'abcd', false],
+    ['three missing at the end', 'a', 'abcd', false],
+    ['three put at the end', 'aXXX', 'a', false],
+    ['a known name of 64', 'a'.repeat(64), 'a'.repeat(63), true],
+    ['a given name of 65', 'a'.repeat(65), 'a'.repeat(64), false],
+  ])('counts letters: %s', (_title, given, name, near) => {
+    expect(nearestName(given, [name])).toBe(near ? name : undefined);
+  });
+
   test('prefers the nearer of two, and the earlier of two equally near', () => {
     expect(nearestName('stemss', ['stem', 'stems'])).toBe('stems');
     expect(nearestName('port', ['part', 'sort'])).toBe('part');

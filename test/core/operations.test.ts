@@ -32,6 +32,32 @@ describe('operations', () => {
     }
   });
 
+  // What is paid for, pinned: a default that changes here changes what customers get and what it costs.
+  test('ask for one track, in m4a, without stems, by default', () => {
+    const music = { mode: 'async', output_format: 'm4a', variants_num: '1', stems: 'false' };
+    expect(OPERATIONS['text-to-music']).toMatchObject({
+      result: 'audio',
+      maxRunMs: 600_000,
+      defaults: music,
+    });
+    expect(OPERATIONS['video-to-music']).toMatchObject({ result: 'audio', maxRunMs: 600_000 });
+    expect(OPERATIONS['text-to-music'].defaults).toEqual(music);
+    expect(OPERATIONS['video-to-music'].defaults).toEqual({
+      ...music,
+      preserve_speech: 'false',
+      ducking: 'false',
+      prompt_influence: '0.5',
+    });
+  });
+
+  test.each([
+    ['text-to-music', 'prompt'],
+    ['video-to-music', 'video_url'],
+  ])('%s needs its %s and nothing else', (name, required) => {
+    expect(refused({}, name).message).toBe(`fields.${required}: required by ${name}, and missing or blank.`);
+    expect(encodeFields(name, { [required]: 'x' })).toEqual({ [required]: 'x' });
+  });
+
   test.each(['text_to_music', 'text-to-musik', 'Text-To-Music'])('suggests a name for %s', (name) => {
     expect(refusal(() => operationNamed(name))).toMatchObject({
       code: 'unknown_operation',
@@ -133,6 +159,7 @@ describe('encodeFields', () => {
     ['Duration', ' Did you mean "duration"?'],
     ['video_url', ''],
     ['mode', ''],
+    ['x', ''],
     ['constructor', ''],
     ['toString', ''],
   ])('refuses the field %s by name', (name, near) => {

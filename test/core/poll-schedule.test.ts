@@ -60,6 +60,10 @@ describe('the next look for a refund', () => {
     expect(nextRefundLookMs(SETTINGS, since)).toBe(expected);
   });
 
+  test('is taken for an hour', () => {
+    expect(REFUND_WATCH_MS).toBe(60 * 60 * 1_000);
+  });
+
   test('comes no more often than a slow poller polls', () => {
     expect(nextRefundLookMs({ intervalMs: 600_000, maxIntervalMs: 600_000 }, REFUND_WATCH_MS)).toBe(600_000);
   });

@@ -317,7 +317,7 @@ describe('429', () => {
     ['for the rate', { code: 'rate_limit_exceeded' }, { 'retry-after': '75' }, 'rate', 75_000],
     ['for the rate, with a Retry-After below the window', { code: 'rate_limit_exceeded' }, { 'retry-after': '3' }, 'rate', 60_000],
     ['for an unknown cause', 'slow down', {}, 'rate', 60_000],
-    ['for concurrency', { code: 'concurrency_limit_exceeded' }, {}, 'concurrency', 5_000],
+    ['for concurrency', { message: 'Too many concurrent generations: 4 of 4 in progress' }, {}, 'concurrency', 5_000],
   ])('%s pauses the account and uses nothing up', async (_what, body, headers, kind, pauseMs) => {
     const world = await openWorld({ provider: 'raw', limits: { maxConcurrentGenerations: 1 } });
     world.raw.onPost = (call) => call.answer(429, body, headers as Record<string, string>);
@@ -401,7 +401,7 @@ describe('before the first byte', () => {
   });
 
   it('a provider that throws is taken for unknown, one that lies about its evidence is still recorded', async () => {
-    const world = await openWorld({ config: { accounts: { default: { provider: 'mine' } }, providers: { mine: { baseUrl: 'http://127.0.0.1:9' } } } });
+    const world = await openWorld({ config: { accounts: { default: { provider: 'mine', apiKeyEnv: 'MY_KEY' } }, providers: { mine: { baseUrl: 'http://127.0.0.1:9' } } } });
     const answers = [
       () => Promise.reject(new Error('a bug')),
       () =>

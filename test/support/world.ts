@@ -14,6 +14,7 @@ import {
 } from '../../src/worker.ts';
 import { type RawProvider, rawProvider } from './raw-provider.ts';
 import { createTestDatabase, type TestDatabase } from './test-database.ts';
+import { waitFor } from './wait-for.ts';
 
 export const API_KEY = 'sk_test_key';
 export const MUSIC = 'sonilo/text-to-music';
@@ -189,16 +190,55 @@ where name like 'submit/%' and state < 'completed' order by id`,
   );
 }
 
-/** What was written to our tables and to pg-boss's jobs so far, as the server counts it. */
-export async function writes(database: TestDatabase): Promise<Record<string, number>> {
-  await database.query('select pg_stat_force_next_flush()');
-  const rows = await database.query<{ name: string; writes: number }>(
-    `select relname as name, (n_tup_ins + n_tup_upd + n_tup_del)::int as writes
-from pg_stat_user_tables
-where schemaname = 'onetake' or (schemaname = 'onetake_queue' and relname not in ('queue', 'version'))
-order by relname`,
+/**
+ * Every row of our tables and of pg-boss's jobs with what any touch changes: its place, who wrote it and who has
+ * locked it. Two equal answers mean that nothing was written in between, nor locked.
+ */
+export async function rowPrints(database: TestDatabase): Promise<string[]> {
+  const tables = await database.query<{ name: string }>(
+    `select format('%I.%I', schemaname, tablename) as name from pg_tables
+where schemaname = 'onetake' or (schemaname = 'onetake_queue' and tablename like 'job%') order by 1`,
   );
-  return Object.fromEntries(rows.map((row) => [row.name, row.writes]));
+  const selects = tables.map(
+    ({ name }) => `select '${name}' || ' ' || ctid || ' ' || xmin || ' ' || xmax as print from only ${name}`,
+  );
+  const prints = await database.query<{ print: string }>(`${selects.join(' union all ')} order by 1`);
+  return prints.map(({ print }) => print);
+}
+
+/** Ends every other session of the database, which also makes the server count what they have done. */
+export async function endSessions(database: TestDatabase): Promise<void> {
+  await waitFor(
+    async () => {
+      const left = await database.query(
+        `select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()`,
+      );
+      return left.length === 0;
+    },
+    { what: 'all other sessions to be gone' },
+  );
+}
+
+/** Deadlocks that the server has resolved in this database, in sessions that have ended. */
+export async function deadlocks(database: TestDatabase): Promise<number> {
+  await endSessions(database);
+  const [row] = await database.query<{ deadlocks: number }>(
+    'select deadlocks::int from pg_stat_database where datname = current_database()',
+  );
+  return row?.deadlocks ?? -1;
+}
+
+/** So many sessions wait for a lock. */
+export function waitForBlocked(database: TestDatabase, count: number): Promise<unknown> {
+  return waitFor(
+    async () => {
+      const blocked = await database.query(
+        `select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'`,
+      );
+      return blocked.length >= count;
+    },
+    { what: `${count} sessions to wait for a lock` },
+  );
 }
 
 /** Sessions of onetake's processes that hold a transaction, or a lock on a row, at this moment. */

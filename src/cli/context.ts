@@ -1,0 +1,45 @@
+import { type Client, createClient } from '../runtime/client.ts';
+import type { Environment } from '../runtime/environment.ts';
+import { type LoadedConfig, loadConfig } from '../runtime/load-config.ts';
+import type { Terminal } from './output.ts';
+import type { Signals } from './signals.ts';
+
+/** What every command may use. */
+export interface Context {
+  readonly terminal: Terminal;
+  readonly environment: Environment;
+  readonly signals: Signals;
+  readonly cwd: string;
+  config(): Promise<LoadedConfig>;
+  /** Opens a client on the configured database for as long as `work` takes. */
+  withClient<Result>(work: (client: Client) => Promise<Result>): Promise<Result>;
+}
+
+/** Turns the work of a command into its action; what it returns is the exit code, 0 when it returns nothing. */
+export type Runner = <Arguments extends unknown[]>(
+  work: (context: Context, ...values: Arguments) => Promise<number | undefined>,
+) => (...values: Arguments) => Promise<void>;
+
+export function createContext(
+  parts: Pick<Context, 'terminal' | 'environment' | 'signals' | 'cwd'> & { readonly configPath?: string },
+): Context {
+  const { configPath, ...rest } = parts;
+  let loaded: Promise<LoadedConfig> | undefined;
+  const config = () => {
+    loaded ??= loadConfig({ cwd: parts.cwd, ...(configPath === undefined ? {} : { path: configPath }) });
+    return loaded;
+  };
+  return {
+    ...rest,
+    config,
+    async withClient(work) {
+      const connectionString = parts.environment.connectionString((await config()).config);
+      const client = createClient({ connectionString });
+      try {
+        return await work(client);
+      } finally {
+        await client.stop();
+      }
+    },
+  };
+}

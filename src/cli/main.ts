@@ -1,0 +1,133 @@
+import { readFileSync } from 'node:fs';
+import { Command, CommanderError } from 'commander';
+import { loadEnvFile, readEnvironment } from '../runtime/environment.ts';
+import { addAccounts } from './accounts.ts';
+import { addAmbiguous } from './ambiguous.ts';
+import { addBreaker } from './breaker.ts';
+import { createContext, type Runner } from './context.ts';
+import { addDemo } from './demo.ts';
+import { addDev } from './dev.ts';
+import { addEnqueue } from './enqueue.ts';
+import { CommandError, EXIT, reportOf } from './errors.ts';
+import { addMigrate } from './migrate.ts';
+import { createTerminal, type Terminal } from './output.ts';
+import { addRequests } from './requests.ts';
+import { addRun } from './run.ts';
+import { listenForSignals } from './signals.ts';
+import { addSimulate } from './simulate.ts';
+
+const HELP = `
+Begin with:
+  $ onetake demo                      the whole story in a minute, on this machine alone
+  $ onetake dev                       a database, a provider simulator and the workers, for your app
+
+Run it:
+  $ onetake migrate                   once per release, before the workers
+  $ onetake start                     a worker and a poller in one process
+  $ onetake enqueue text-to-music --field prompt='a slow waltz' --wait
+
+In an incident:
+  $ onetake breaker list
+  $ onetake ambiguous list
+
+Exit codes: 0 done, 1 failed or refused, 2 usage or configuration, 130 interrupted.`;
+
+/** Settled before parsing, since a mistake in the arguments is reported in the same form. */
+function wantsJson(args: readonly string[]): boolean {
+  const end = args.indexOf('--');
+  return args.slice(0, end === -1 ? undefined : end).includes('--json');
+}
+
+function version(): string {
+  const manifest: unknown = JSON.parse(readFileSync(new URL('../../package.json', import.meta.url), 'utf8'));
+  return (manifest as { version: string }).version;
+}
+
+async function main(args: readonly string[]): Promise<number> {
+  const environment = readEnvironment();
+  const terminal = createTerminal(process, { json: wantsJson(args), environment });
+  const fail = (error: unknown): number => {
+    const report = reportOf(error);
+    terminal.error(report);
+    return report.exitCode;
+  };
+  const signals = listenForSignals(() => {
+    process.exit(fail(new CommandError('interrupted', 'Interrupted.', EXIT.interrupted)));
+  });
+  // What nobody awaited: the process is in a state that nobody knows, so it ends, in one line.
+  process.on('uncaughtException', (error) => process.exit(fail(error)));
+
+  const program = new Command('onetake');
+  let exitCode: number = EXIT.done;
+  const run: Runner =
+    (work) =>
+    async (...values) => {
+      const { config: configPath, envFile } = program.opts<{ config?: string; envFile?: string }>();
+      if (envFile !== undefined) loadEnvFile(envFile);
+      const context = createContext({
+        terminal,
+        environment,
+        signals,
+        cwd: process.cwd(),
+        ...(configPath === undefined ? {} : { configPath }),
+      });
+      exitCode = (await work(context, ...values)) ?? EXIT.done;
+    };
+
+  program
+    .description('Submits paid generation jobs from a Postgres-backed queue, and never pays twice for one intent.')
+    .option('--config <file>', 'the configuration (default: onetake.config.{ts,mts,js,mjs,json} here)')
+    .option('--env-file <file>', 'adds the variables of a .env file')
+    .option('--json', 'exactly one JSON value on stdout; errors as JSON on stderr')
+    .version(version(), '--version', 'prints the version')
+    .helpOption('--help', 'prints help')
+    .addHelpText('after', HELP);
+  configure(program, terminal);
+  for (const add of [
+    addDemo,
+    addDev,
+    addMigrate,
+    addRun,
+    addEnqueue,
+    addRequests,
+    addAmbiguous,
+    addBreaker,
+    addAccounts,
+    addSimulate,
+  ]) {
+    add(program, run);
+  }
+  for (const command of everyCommand(program)) configure(command, terminal);
+
+  try {
+    await program.parseAsync([...args], { from: 'user' });
+    return exitCode;
+  } catch (error) {
+    if (error instanceof CommanderError && error.code.startsWith('commander.help')) return helpExit(error);
+    if (error instanceof CommanderError && error.exitCode === 0) return EXIT.done;
+    return fail(error);
+  }
+}
+
+/** Help that was asked for is a result; help for want of a command is a usage error. */
+function helpExit(error: CommanderError): number {
+  return error.exitCode === 0 ? EXIT.done : EXIT.usage;
+}
+
+function configure(command: Command, terminal: Terminal): void {
+  command
+    .exitOverride()
+    .configureHelp({ showGlobalOptions: true, helpWidth: Math.min(100, terminal.columns) })
+    .configureOutput({
+      writeOut: (text) => terminal.print(text.replace(/\n$/, '')),
+      writeErr: (text) => terminal.note(text.replace(/\n$/, '')),
+      // Reported once, by `fail`, in the form that the caller asked for.
+      outputError: () => {},
+    });
+}
+
+function everyCommand(command: Command): Command[] {
+  return command.commands.flatMap((child) => [child as Command, ...everyCommand(child as Command)]);
+}
+
+process.exitCode = await main(process.argv.slice(2));
