@@ -126,6 +126,11 @@ begin
 end
 $$;
 --> statement-breakpoint
+-- What an operator's decision about one request does not answer: money that was paid twice stays paid.
+create function onetake.lasting_attention(attention text) returns text
+language sql immutable parallel safe
+return case when attention in ('possibly_paid_twice', 'paid_though_withdrawn') then attention end;
+--> statement-breakpoint
 create function onetake.resolve_as_accepted(request_id uuid, provider_task_id text, actor text, reason text)
 returns onetake.resolution
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
@@ -164,7 +169,9 @@ begin
   update onetake.generation_requests r
   set state = 'accepted', state_reason = 'resolved_as_accepted', provider_task_id = task,
     accepted_at = coalesce(started, r.created_at), next_poll_at = clock_timestamp(), poll_errors = 0,
-    charge = 'charged', attention = null, attention_since = null
+    charge = onetake.charge_of(r.id), job_due = false,
+    attention = onetake.lasting_attention(r.attention),
+    attention_since = case when onetake.lasting_attention(r.attention) is not null then r.attention_since end
   where r.id = resolve_as_accepted.request_id;
   perform onetake.record_action(resolve_as_accepted.actor, 'resolve_as_accepted',
     resolve_as_accepted.request_id::text, resolve_as_accepted.reason);
@@ -216,10 +223,12 @@ begin
   if not resolve_as_not_accepted.resubmit then
     update onetake.generation_requests r
     set state = 'cancelled', state_reason = 'resolved_as_not_accepted', settled_at = at_once,
-      attention = null, attention_since = null
+      attention = onetake.lasting_attention(r.attention),
+      attention_since = case when onetake.lasting_attention(r.attention) is not null then r.attention_since end
     where r.id = resolve_as_not_accepted.request_id;
     perform onetake.record_action(resolve_as_not_accepted.actor, 'resolve_as_not_accepted_without_resubmit',
       resolve_as_not_accepted.request_id::text, resolve_as_not_accepted.reason);
+    perform pg_notify('onetake', 'slot');
     return row(resolve_as_not_accepted.request_id, was, 'cancelled', 0, null)::onetake.resolution;
   end if;
   earliest := case
@@ -228,8 +237,12 @@ begin
   end;
   update onetake.generation_requests r
   set state = 'queued', state_reason = 'rearmed', not_before = earliest,
-    submit_before = resolve_as_not_accepted.submit_before, job_due = true,
-    attention = null, attention_since = null
+    -- A deadline that is over would end the request at once, against the operator's word.
+    submit_before = coalesce(resolve_as_not_accepted.submit_before,
+      case when r.submit_before > at_once then r.submit_before end),
+    job_due = true,
+    attention = onetake.lasting_attention(r.attention),
+    attention_since = case when onetake.lasting_attention(r.attention) is not null then r.attention_since end
   where r.id = resolve_as_not_accepted.request_id
   returning r.account || '/' || r.operation into lane;
   perform onetake.record_action(resolve_as_not_accepted.actor, 'resolve_as_not_accepted',
@@ -262,9 +275,14 @@ begin
     end if;
   end if;
   update onetake.generation_requests r
-  set state = 'failed', failure_reason = 'abandoned', settled_at = clock_timestamp(), next_poll_at = null,
-    attention = null, attention_since = null
+  -- A task that we know of may still be refunded.
+  set state = 'failed', failure_reason = 'abandoned', settled_at = clock_timestamp(), poll_errors = 0,
+    next_poll_at = case when r.provider_task_id is not null then clock_timestamp() end,
+    refund_watch_until = case when r.provider_task_id is not null then clock_timestamp() + interval '1 hour' end,
+    attention = onetake.lasting_attention(r.attention),
+    attention_since = case when onetake.lasting_attention(r.attention) is not null then r.attention_since end
   where r.id = abandon.request_id;
+  perform pg_notify('onetake', 'poll') where was = 'accepted';
   perform onetake.record_action(abandon.actor, 'abandon', abandon.request_id::text, abandon.reason);
   return row(abandon.request_id, was, 'failed', 0, null)::onetake.resolution;
 end
@@ -280,7 +298,9 @@ begin
   perform onetake.require_operator(cancel_request.actor, cancel_request.reason);
   was := onetake.lock_request(cancel_request.request_id, array['queued']);
   update onetake.generation_requests r
-  set state = 'cancelled', state_reason = 'cancelled', settled_at = clock_timestamp(), job_due = false
+  set state = 'cancelled', state_reason = 'cancelled', settled_at = clock_timestamp(), job_due = false,
+    attention = onetake.lasting_attention(r.attention),
+    attention_since = case when onetake.lasting_attention(r.attention) is not null then r.attention_since end
   where r.id = cancel_request.request_id;
   perform onetake.record_action(cancel_request.actor, 'cancel_request', cancel_request.request_id::text,
     cancel_request.reason);
@@ -360,9 +380,11 @@ select
     when b.state = 'closed' and b.consecutive_failures = 0 then 'closed: submissions flow'
     when b.state = 'closed' then format('closed: %s of %s dependency failures in a row',
       b.consecutive_failures, b.failure_threshold)
+    when b.state = 'half_open' and (p.id is null or s.now >= p.lease_expires_at)
+      then 'half open: the probe has not answered and its lease is over'
     when b.state = 'half_open' then format('half open: one probe is in flight since %s',
       to_char(p.started_at at time zone 'UTC', 'HH24:MI:SS'))
-    else format('open since %s: %s, next probe at %s',
+    else format('open since %s: %s, %s %s',
       to_char(b.opened_at at time zone 'UTC', 'HH24:MI:SS'),
       case t.cause
         when 'failure_threshold' then format('%s dependency failures in a row', b.failure_threshold)
@@ -370,6 +392,7 @@ select
         when 'probe_lost' then 'the probe''s worker was lost'
         else 'the probe told nothing'
       end || coalesce(format(' (last answer %s)', t.http_status), ''),
+      case when s.now >= b.retry_at then 'a probe is due since' else 'next probe at' end,
       to_char(b.retry_at at time zone 'UTC', 'HH24:MI:SS'))
   end as why,
   coalesce(t.at, b.created_at) as since,
@@ -420,8 +443,8 @@ select
         to_char(c.paused_until at time zone 'UTC', 'HH24:MI:SS'))
       when r.not_before > s.now then format('not before %s (%s)',
         to_char(r.not_before at time zone 'UTC', 'HH24:MI:SS'), coalesce(replace(r.state_reason, '_', ' '), 'as asked'))
-      when l.windows >= c.requests_per_minute then format('rate: %s of %s requests this minute', l.windows,
-        c.requests_per_minute)
+      when l.windows >= c.requests_per_minute then format('rate: %s of %s requests this minute, next slot in %s s',
+        l.windows, c.requests_per_minute, ceil(extract(epoch from l.opens_at - s.now)))
       when l.slots >= c.max_concurrent_generations then format('%s of %s generations running', l.slots,
         c.max_concurrent_generations)
       when b.state = 'open' then 'breaker open: a probe is due'
@@ -458,11 +481,17 @@ left join lateral (
 ) h on true
 left join lateral (
   select
-    (select count(*) from onetake.submission_attempts w where w.account = r.account and w.window_until > s.now) as windows,
+    w.windows,
+    w.opens_at,
     (
       select count(*) from onetake.submission_attempts w
       where w.account = r.account and w.slot_freed_at is null and w.slot_until > s.now
     ) as slots
+  from (
+    select count(*) as windows, min(x.window_until) as opens_at
+    from onetake.submission_attempts x
+    where x.account = r.account and x.window_until > s.now
+  ) w
   where r.state = 'queued'
 ) l on true;
 --> statement-breakpoint
@@ -478,7 +507,7 @@ where r.state = 'ambiguous'
 union all
 select 'request', r.id::text, replace(r.attention, '_', ' '), r.attention_since, 'onetake requests show ' || r.id
 from onetake.generation_requests r
-where r.attention is not null and r.state <> 'ambiguous'
+where r.attention is not null
 union all
 select 'account', concat_ws('/', h.account, h.operation), 'held: ' || replace(h.kind, '_', ' '), h.since,
   'onetake accounts release ' || h.account
@@ -489,4 +518,5 @@ order by since;
 revoke execute on all functions in schema onetake from public;
 --> statement-breakpoint
 -- Pure, or no more than the caller may read: the trigger and the workers call them with their own rights.
-grant execute on function onetake.is_legal_move(text, text), onetake.charge_of(uuid) to public;
+grant execute on function onetake.is_legal_move(text, text), onetake.charge_of(uuid),
+  onetake.lasting_attention(text) to public;

@@ -1,4 +1,4 @@
-import { type Client, createClient } from '../runtime/client.ts';
+import type { Client } from '../runtime/client.ts';
 import type { Environment } from '../runtime/environment.ts';
 import { type LoadedConfig, loadConfig } from '../runtime/load-config.ts';
 import type { Terminal } from './output.ts';
@@ -34,6 +34,8 @@ export function createContext(
     config,
     async withClient(work) {
       const connectionString = parts.environment.connectionString((await config()).config);
+      // Only now: help, versions and refusals need no database driver, and answer at once.
+      const { createClient } = await import('../runtime/client.ts');
       const client = createClient({ connectionString });
       try {
         return await work(client);

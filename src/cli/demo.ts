@@ -14,12 +14,17 @@ export function addDemo(program: Command, run: Runner): void {
     .option('--directory <path>', 'where the songs go (default: ./generations)')
     .addHelpText('after', '\nExample:\n  $ onetake demo --keep')
     .action(
-      run(async ({ terminal, cwd }, options: { keep: boolean; directory?: string }) => {
+      run(async ({ terminal, signals, cwd }, options: { keep: boolean; directory?: string }) => {
         const { demo } = await import('./demo/demo.ts');
         const { keep, directory } = options;
         return demo(
-          { keep, json: terminal.json, ...(directory === undefined ? {} : { directory: resolve(cwd, directory) }) },
+          {
+            keep,
+            json: terminal.json,
+            ...(directory === undefined ? {} : { directory: resolve(cwd, directory) }),
+          },
           terminal,
+          signals.drain(),
         );
       }),
     );

@@ -67,7 +67,9 @@ function usageReport(error: CommanderError): ErrorReport {
   const message = (
     error.code === 'commander.excessArguments'
       ? first.replace(/: .*$/s, '. Quote a value that has blanks.')
-      : first.replace(/^(unknown option '[^'=]{0,40})[^']*'/, "$1'").replace(/^(unknown command ')[^']{41,}'/, "$1…'")
+      : first
+          .replace(/^(unknown option '[^'=]{0,40})[^']*'/, "$1'")
+          .replace(/^(unknown command ')[^']{41,}'/, "$1…'")
   ).replace(/([^.?])$/, '$1.');
   const hint = near?.replace(/^\(|\)$/g, '') ?? 'Run it with --help to see what it takes.';
   return report('invalid_option', message.charAt(0).toUpperCase() + message.slice(1), hint, EXIT.usage);
@@ -125,12 +127,15 @@ const REPORT_IT = 'Please report this, with the command and what is in the brack
 function unexpected(error: unknown): ErrorReport {
   const name = error instanceof Error ? error.name : typeof error;
   const code = databaseErrorCode(error);
-  const detail = [name, ...(code === 'unknown' ? [] : [code]), placeOf(error)].filter((part) => part !== '').join(', ');
+  const detail = [name, ...(code === 'unknown' ? [] : [code]), placeOf(error)]
+    .filter((part) => part !== '')
+    .join(', ');
   return report('unexpected', `Something unexpected happened (${detail}).`, REPORT_IT, EXIT.failed);
 }
 
 /** File and line alone: enough to find the fault, and nothing that anybody typed. */
 function placeOf(error: unknown): string {
-  const frame = error instanceof Error ? /\(?((?:file:\/\/)?[^\s()]+):(\d+):\d+\)?$/m.exec(error.stack ?? '') : null;
+  const frame =
+    error instanceof Error ? /\(?((?:file:\/\/)?[^\s()]+):(\d+):\d+\)?$/m.exec(error.stack ?? '') : null;
   return frame === null ? '' : `${basename(frame[1] as string)}:${frame[2]}`;
 }

@@ -8,7 +8,7 @@ import { createContext, type Runner } from './context.ts';
 import { addDemo } from './demo.ts';
 import { addDev } from './dev.ts';
 import { addEnqueue } from './enqueue.ts';
-import { CommandError, EXIT, reportOf } from './errors.ts';
+import { CommandError, EXIT, reportOf, usageError } from './errors.ts';
 import { addMigrate } from './migrate.ts';
 import { createTerminal, type Terminal } from './output.ts';
 import { addRequests } from './requests.ts';
@@ -18,19 +18,20 @@ import { addSimulate } from './simulate.ts';
 
 const HELP = `
 Begin with:
-  $ onetake demo                      the whole story in a minute, on this machine alone
-  $ onetake dev                       a database, a provider simulator and the workers, for your app
+  $ onetake demo      the whole story in a minute, on this machine alone
+  $ onetake dev       database, simulator and workers for your app
 
 Run it:
-  $ onetake migrate                   once per release, before the workers
-  $ onetake start                     a worker and a poller in one process
+  $ onetake migrate   once per release, before the workers
+  $ onetake start     a worker and a poller in one process
   $ onetake enqueue text-to-music --field prompt='a slow waltz' --wait
 
 In an incident:
   $ onetake breaker list
   $ onetake ambiguous list
 
-Exit codes: 0 done, 1 failed or refused, 2 usage or configuration, 130 interrupted.`;
+Exit codes: 0 done, 1 failed or refused, 2 usage or configuration,
+130 interrupted.`;
 
 /** Settled before parsing, since a mistake in the arguments is reported in the same form. */
 function wantsJson(args: readonly string[]): boolean {
@@ -75,7 +76,9 @@ async function main(args: readonly string[]): Promise<number> {
     };
 
   program
-    .description('Submits paid generation jobs from a Postgres-backed queue, and never pays twice for one intent.')
+    .description(
+      'Submits paid generation jobs from a Postgres-backed queue, and never pays twice for one intent.',
+    )
     .option('--config <file>', 'the configuration (default: onetake.config.{ts,mts,js,mjs,json} here)')
     .option('--env-file <file>', 'adds the variables of a .env file')
     .option('--json', 'exactly one JSON value on stdout; errors as JSON on stderr')
@@ -103,15 +106,12 @@ async function main(args: readonly string[]): Promise<number> {
     await program.parseAsync([...args], { from: 'user' });
     return exitCode;
   } catch (error) {
-    if (error instanceof CommanderError && error.code.startsWith('commander.help')) return helpExit(error);
-    if (error instanceof CommanderError && error.exitCode === 0) return EXIT.done;
-    return fail(error);
+    if (!(error instanceof CommanderError)) return fail(error);
+    if (error.exitCode === 0) return EXIT.done;
+    if (error.code !== 'commander.help') return fail(error);
+    // Help for want of a command: a person has read it on stderr by now.
+    return terminal.json ? fail(usageError('Which command?', 'See `onetake --help`.')) : EXIT.usage;
   }
-}
-
-/** Help that was asked for is a result; help for want of a command is a usage error. */
-function helpExit(error: CommanderError): number {
-  return error.exitCode === 0 ? EXIT.done : EXIT.usage;
 }
 
 function configure(command: Command, terminal: Terminal): void {
@@ -120,7 +120,9 @@ function configure(command: Command, terminal: Terminal): void {
     .configureHelp({ showGlobalOptions: true, helpWidth: Math.min(100, terminal.columns) })
     .configureOutput({
       writeOut: (text) => terminal.print(text.replace(/\n$/, '')),
-      writeErr: (text) => terminal.note(text.replace(/\n$/, '')),
+      writeErr: (text) => {
+        if (!terminal.json) terminal.note(text.replace(/\n$/, ''));
+      },
       // Reported once, by `fail`, in the form that the caller asked for.
       outputError: () => {},
     });

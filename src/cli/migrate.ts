@@ -1,5 +1,5 @@
 import type { Command } from 'commander';
-import { type MigrateResult, migrate } from '../runtime/migrate.ts';
+import type { MigrateResult } from '../runtime/migrate.ts';
 import type { Runner } from './context.ts';
 
 export function addMigrate(program: Command, run: Runner): void {
@@ -14,7 +14,9 @@ export function addMigrate(program: Command, run: Runner): void {
     .action(
       run(async ({ terminal, environment, config: load }) => {
         const { config, path } = await load();
-        const result = await migrate({ connectionString: environment.connectionString(config), config });
+        const connectionString = environment.connectionString(config);
+        const { migrate } = await import('../runtime/migrate.ts');
+        const result = await migrate({ connectionString, config });
         if (terminal.json) terminal.value(result);
         else terminal.print(...sentences(result, path === null));
         return undefined;
@@ -31,6 +33,7 @@ const SCHEMA = {
 
 function sentences({ from, changed }: MigrateResult, isAllDefault: boolean): string[] {
   const source = isAllDefault ? ' (there is no configuration file: defaults)' : '';
-  if (changed.length === 0) return [SCHEMA[from], 'The settings in the database are those of the configuration.'];
+  if (changed.length === 0)
+    return [SCHEMA[from], 'The settings in the database are those of the configuration.'];
   return [SCHEMA[from], `Settings written${source}:`, ...changed.map((setting) => `  ${setting}`)];
 }

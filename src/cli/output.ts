@@ -1,13 +1,12 @@
 import { createInterface } from 'node:readline/promises';
-import { styleText } from 'node:util';
 import type { Environment } from '../runtime/environment.ts';
 import type { ErrorReport } from './errors.ts';
+import { type Paint, painter } from './style.ts';
 import { blockLines, type Column, tableLines } from './table.ts';
 
-// The only writer of stdout and stderr. stdout carries the result, stderr progress, hints and errors.
+export type { Format, Paint } from './style.ts';
 
-export type Format = 'bold' | 'dim' | 'red' | 'green' | 'yellow' | 'cyan';
-export type Paint = (format: Format, text: string) => string;
+// The only writer of stdout and stderr. stdout carries the result, stderr progress, hints and errors.
 
 export interface Terminal {
   /** `--json`: exactly one JSON value on stdout. */
@@ -31,8 +30,8 @@ export interface Terminal {
   /** Progress and hints, on stderr. */
   note(...lines: readonly string[]): void;
   error(report: ErrorReport): void;
-  /** Asks on stderr; undefined without a terminal to ask on. False on no, on Ctrl-D and on Ctrl-C. */
-  confirm(question: string): Promise<boolean | undefined>;
+  /** Tells what `about` says and asks, on stderr; undefined without a terminal to ask on. False on no, on Ctrl-D and on Ctrl-C. */
+  confirm(question: string, ...about: readonly string[]): Promise<boolean | undefined>;
 }
 
 interface Output extends NodeJS.WritableStream {
@@ -76,17 +75,18 @@ export function createTerminal(
     note: (...lines) => stderr(lines),
     error: ({ code, message, hint }) => {
       if (json) stderr([JSON.stringify({ error: { code, message, hint: hint ?? null } })]);
-      else stderr([`${paintNote('red', 'error:')} ${message}`, ...(hint === undefined ? [] : [`hint: ${hint}`])]);
+      else
+        stderr([
+          `${paintNote('red', 'error:')} ${message}`,
+          ...(hint === undefined ? [] : [`hint: ${hint}`]),
+        ]);
     },
-    confirm: (question) =>
-      streams.stdin.isTTY === true && streams.stderr.isTTY === true
-        ? ask(streams, `${question} [y/N] `)
-        : Promise.resolve(undefined),
+    confirm: async (question, ...about) => {
+      if (streams.stdin.isTTY !== true || streams.stderr.isTTY !== true) return undefined;
+      stderr(about);
+      return ask(streams, `${question} [y/N] `);
+    },
   };
-}
-
-function painter(isColoured: boolean): Paint {
-  return isColoured ? (format, text) => styleText(format, text, { validateStream: false }) : (_format, text) => text;
 }
 
 /** A reader that leaves early (`| head`) is no failure: what comes after is dropped. */

@@ -1,4 +1,4 @@
-import type { Format, Paint } from './output.ts';
+import type { Format, Paint } from './style.ts';
 import { displayWidth, plain, truncate, wrap } from './text.ts';
 
 export interface Column<Row> {
@@ -12,7 +12,7 @@ export interface Column<Row> {
 
 const GAP = '  ';
 /** A column narrower than this says nothing any more. */
-const NARROWEST = 6;
+const NARROWEST = 3;
 
 /** A title line and one line per row, none of them wider than `width`. */
 export function tableLines<Row>(
@@ -25,12 +25,17 @@ export function tableLines<Row>(
   const natural = columns.map((column, index) =>
     Math.max(displayWidth(column.title), ...cells.map((line) => displayWidth(line[index] as string))),
   );
-  const widths = fit(natural, columns, width - GAP.length * (columns.length - 1));
+  const widths = fitted(natural, columns, width - GAP.length * (columns.length - 1));
   const line = (texts: readonly string[], formats: readonly (Format | undefined)[]) =>
     texts
       .map((text, index) => {
         const last = index === columns.length - 1;
-        const cell = pad(truncate(text, widths[index] as number), widths[index] as number, columns[index], last);
+        const cell = pad(
+          truncate(text, widths[index] as number),
+          widths[index] as number,
+          columns[index],
+          last,
+        );
         const format = formats[index];
         return format === undefined ? cell : paint(format, cell);
       })
@@ -59,7 +64,7 @@ export function blockLines(
   const present = entries.filter(([, value]) => value !== null && value !== undefined && value !== '');
   const indent = Math.max(0, ...present.map(([label]) => label.length)) + GAP.length;
   return present.flatMap(([label, value]) =>
-    wrap(plain(String(value)), Math.max(NARROWEST, width - indent)).map((text, index) =>
+    wrap(plain(String(value)), Math.max(20, width - indent)).map((text, index) =>
       index === 0 ? `${paint('dim', label.padEnd(indent))}${text}` : `${' '.repeat(indent)}${text}`,
     ),
   );
@@ -72,7 +77,7 @@ function pad(text: string, width: number, column: Column<never> | undefined, isL
 }
 
 /** Takes what is too much from the widest flexible column, then from the widest of all. */
-function fit(natural: readonly number[], columns: readonly Column<never>[], available: number): number[] {
+function fitted(natural: readonly number[], columns: readonly Column<never>[], available: number): number[] {
   const widths = [...natural];
   for (const mayShrink of [(index: number) => columns[index]?.flexible === true, () => true]) {
     for (;;) {

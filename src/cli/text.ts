@@ -2,7 +2,7 @@
 
 const WIDE =
   /[\u1100-\u115f\u2e80-\ua4cf\uac00-\ud7a3\uf900-\ufaff\ufe30-\ufe6f\uff00-\uff60\uffe0-\uffe6]|\p{Emoji_Presentation}/u;
-const MARK = /^[\p{M}\u200b-\u200d\ufe0f]$/u;
+const MARK = /^(\p{M}|\p{Cf})$/u;
 
 /** Stored text is somebody else's: an escape sequence in it could repaint the operator's terminal. */
 export function plain(text: string): string {
@@ -63,7 +63,10 @@ export function duration(ms: number): string {
 
 /** `2026-03-01 12:00:30Z`: UTC, as `--json` has it, without the fraction. */
 export function instant(at: Date): string {
-  return at.toISOString().replace('T', ' ').replace(/\.\d+Z$/, 'Z');
+  return at
+    .toISOString()
+    .replace('T', ' ')
+    .replace(/\.\d+Z$/, 'Z');
 }
 
 /** `1.4 MB`, of 1,000 each. */

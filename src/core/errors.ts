@@ -15,6 +15,7 @@ export type OnetakeErrorCode =
   | 'request_not_in_state'
   | 'schema_not_migrated'
   | 'schema_too_old'
+  | 'serialization_failure'
   | 'simulator_failed'
   | 'stopped'
   | 'task_id_in_use'

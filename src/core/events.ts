@@ -1,4 +1,4 @@
-import type { AdmissionBlock, HoldKind } from './admission.ts';
+import type { HoldKind } from './admission.ts';
 import type { CircuitBreakerState, TransitionCause } from './circuit-breaker.ts';
 import type { Attention, RequestState } from './generation-request.ts';
 import type { Certainty, Health, OutcomeReason, Phase } from './outcome.ts';
@@ -69,7 +69,6 @@ export interface OnetakeEvents {
   'breaker:transition': BreakerTransition;
   'account:held': { account: string; operation: string | null; kind: HoldKind; code: string | null };
   'account:paused': { account: string; kind: 'rate' | 'concurrency'; until: Date };
-  'lane:blocked': { account: string; operation: string; blockedBy: AdmissionBlock };
   'task:unreadable': {
     requestId: string;
     reason: string;

@@ -1,7 +1,8 @@
 import { decideAdmission } from '../core/admission.ts';
 import { decidePermit, newCircuitBreaker, type Permit } from '../core/circuit-breaker.ts';
+import { databaseErrorCode, isPassing, isRetryable } from '../postgres/errors.ts';
 import { type Lane, readLanes } from '../postgres/lanes.ts';
-import { type AdmittedBatch, admit } from './admit.ts';
+import { type AdmitResult, type AdmittedBatch, admit } from './admit.ts';
 import type { SubmissionContext } from './context.ts';
 
 const PAGE = 100;
@@ -39,8 +40,8 @@ export async function dispatch(
       cursor = { account: lane.account, operation: lane.operation };
       const opensAt = blockedUntil(lane);
       if (opensAt === 'open') {
-        const result = await admit(ctx, lane, Math.min(freeSlots(), lane.maxConcurrentGenerations));
-        if ('blockedBy' in result) continue;
+        const result = await admitOrReport(ctx, lane, Math.min(freeSlots(), lane.maxConcurrentGenerations));
+        if (result === undefined || 'blockedBy' in result) continue;
         admitted += result.attempts.length;
         start(lane, result);
       } else if (opensAt !== undefined) {
@@ -55,6 +56,17 @@ export async function dispatch(
     }
   }
   return { admitted, wakeInMs: freeSlots() > 0 ? 0 : wakeInMs, cursor };
+}
+
+/** A lane that fails by itself, such as one whose queue nobody has made yet, must not keep the others waiting. */
+async function admitOrReport(ctx: SubmissionContext, lane: Lane, wanted: number): Promise<AdmitResult | undefined> {
+  try {
+    return await admit(ctx, lane, wanted);
+  } catch (error) {
+    if (isPassing(error) && !isRetryable(error)) throw error;
+    ctx.emit('process:trouble', { role: 'worker', loop: 'admission', errorCode: databaseErrorCode(error) });
+    return undefined;
+  }
 }
 
 /**

@@ -3,16 +3,20 @@ import { OnetakeError, suggestion } from '../core/errors.ts';
 import type { RequestState } from '../core/generation-request.ts';
 import { encodeFields, wireFields } from '../core/operations.ts';
 import { findAccount, listAccountNames } from '../postgres/accounts.ts';
-import { breakerName, peekCircuitBreaker } from '../postgres/circuit-breakers.ts';
+import { breakerName, peekRefusal } from '../postgres/circuit-breakers.ts';
 import type { Sql } from '../postgres/database.ts';
-import { databaseErrorCode, violatedConstraint } from '../postgres/errors.ts';
+import { databaseErrorCode } from '../postgres/errors.ts';
 import {
   findRequestByKey,
   insertRequest,
   markJobDue,
+  type NewRequest,
   notifyNewLane,
+  requestExists,
 } from '../postgres/generation-requests.ts';
 import type { JobQueue } from '../queue/boss.ts';
+
+const SERIALIZATION_FAILURE = '40001';
 
 /** One intent, as the caller means it. */
 export interface Intent {
@@ -28,18 +32,31 @@ export interface Intent {
   readonly whenOpen: 'wait' | 'refuse';
 }
 
+/** What enqueue works with beside the connection that it is given. */
+export interface EnqueueContext {
+  readonly queue: JobQueue;
+  /** Refuses a database that this build can't work with. Runs on the connection of the enqueue. */
+  readonly requireSchema: (sql: Sql) => Promise<void>;
+}
+
 export type EnqueueResult =
   | { readonly id: string; readonly state: RequestState; readonly created: boolean }
   | { readonly refused: 'breaker_open'; readonly retryAt: Date | null };
 
 /**
  * Writes the request and its job on the given connection, inside a savepoint of ours: an error leaves the
- * caller's transaction usable and without half a request.
+ * caller's transaction usable and without half a request. Given the same `id` again, after a COMMIT whose
+ * answer was lost, it says `created` of the row that it made the first time.
  */
-export async function enqueue(tx: Sql, queue: JobQueue, intent: Intent): Promise<EnqueueResult> {
+export async function enqueue(
+  ctx: EnqueueContext,
+  tx: Sql,
+  intent: Intent,
+  id: string = randomUUID(),
+): Promise<EnqueueResult> {
   const encoded = encodeFields(intent.operation, intent.fields);
   const request = {
-    id: randomUUID(),
+    id,
     account: intent.account,
     operation: intent.operation,
     requestKey: intent.requestKey,
@@ -51,13 +68,14 @@ export async function enqueue(tx: Sql, queue: JobQueue, intent: Intent): Promise
     supersedes: intent.supersedes,
   };
   return inSavepoint(tx, 'onetake_enqueue', async () => {
+    await ctx.requireSchema(tx);
     if (intent.whenOpen === 'refuse') {
       const refusal = await refusalByBreaker(tx, intent);
       if (refusal !== undefined) return refusal;
     }
-    if (!(await insertOrExplain(tx, request))) return existing(tx, intent, request.payloadDigest);
+    if (!(await insertNew(tx, request))) return existing(tx, request);
     await notifyNewLane(tx, request.id, request.account, request.operation);
-    await sendJob(tx, queue, request);
+    await sendJob(tx, ctx.queue, request);
     return { id: request.id, state: 'queued', created: true };
   });
 }
@@ -80,26 +98,16 @@ async function refusalByBreaker(tx: Sql, intent: Intent): Promise<EnqueueResult 
   if ((await findRequestByKey(tx, intent.account, intent.requestKey)) !== undefined) return undefined;
   const account = await findAccount(tx, intent.account);
   if (account === undefined) throw await unknownAccount(tx, intent.account);
-  const row = await peekCircuitBreaker(tx, breakerName(account.provider, intent.operation));
-  if (row === undefined || row.breaker.state === 'closed') return undefined;
-  return { refused: 'breaker_open', retryAt: row.breaker.state === 'open' ? row.breaker.retryAt : null };
+  // Once a probe is due somebody has to be it: with nothing queued, the breaker would stay open for ever.
+  const refusal = await peekRefusal(tx, breakerName(account.provider, intent.operation));
+  return refusal === undefined ? undefined : { refused: 'breaker_open', ...refusal };
 }
 
-async function insertOrExplain(tx: Sql, request: Parameters<typeof insertRequest>[1]): Promise<boolean> {
+async function insertNew(tx: Sql, request: NewRequest): Promise<boolean> {
   try {
-    return await inSavepoint(tx, 'onetake_insert', () => insertRequest(tx, request));
+    return await insertRequest(tx, request);
   } catch (error) {
-    switch (violatedConstraint(error)) {
-      case 'generation_requests_account_fk':
-        throw await unknownAccount(tx, request.account);
-      case 'generation_requests_supersedes_fk':
-        throw new OnetakeError(
-          'request_not_found',
-          'supersedes: there is no generation request with that id.',
-        );
-      default:
-        throw error;
-    }
+    throw databaseErrorCode(error) === SERIALIZATION_FAILURE ? hiddenBySnapshot(error) : error;
   }
 }
 
@@ -114,24 +122,37 @@ async function unknownAccount(tx: Sql, name: string): Promise<OnetakeError> {
   );
 }
 
-async function existing(tx: Sql, intent: Intent, payloadDigest: string): Promise<EnqueueResult> {
-  const found = await findRequestByKey(tx, intent.account, intent.requestKey);
-  if (found === undefined) {
-    // Only under REPEATABLE READ or stricter: the row exists and this snapshot can't see it.
-    throw new OnetakeError('request_not_found', 'Another transaction has just enqueued this requestKey.', {
-      hint: 'Retry your transaction: under REPEATABLE READ its snapshot is older than that row.',
-    });
-  }
-  if (found.payloadDigest !== payloadDigest) {
+async function existing(tx: Sql, request: NewRequest): Promise<EnqueueResult> {
+  const found = await findRequestByKey(tx, request.account, request.requestKey);
+  if (found === undefined) throw await whyNotInserted(tx, request);
+  if (found.payloadDigest !== request.payloadDigest) {
     throw new OnetakeError(
       'intent_mismatch',
       `requestKey: request ${found.id} has this key and another payload.`,
-      {
-        hint: 'A new intent needs a new requestKey; `supersedes` may link the two.',
-      },
+      { hint: 'A new intent needs a new requestKey; `supersedes` may link the two.' },
     );
   }
-  return { id: found.id, state: found.state, created: false };
+  return { id: found.id, state: found.state, created: found.id === request.id };
+}
+
+async function whyNotInserted(tx: Sql, request: NewRequest): Promise<OnetakeError> {
+  if ((await findAccount(tx, request.account)) === undefined) return unknownAccount(tx, request.account);
+  if (request.supersedes !== null && !(await requestExists(tx, request.supersedes))) {
+    return new OnetakeError('request_not_found', 'supersedes: there is no generation request with that id.');
+  }
+  return hiddenBySnapshot();
+}
+
+/** Under REPEATABLE READ or stricter: the row is there, and the caller's snapshot is older. */
+function hiddenBySnapshot(cause?: unknown): OnetakeError {
+  return new OnetakeError(
+    'serialization_failure',
+    'requestKey: another transaction has just enqueued it, and the snapshot of this one is older.',
+    {
+      hint: 'Run the whole transaction again, or use READ COMMITTED.',
+      ...(cause === undefined ? {} : { cause }),
+    },
+  );
 }
 
 /** No request is ever lost on account of a job: a send that fails leaves `job_due` for rescue. */
@@ -161,7 +182,11 @@ async function inSavepoint<Result>(tx: Sql, name: string, work: () => Promise<Re
   try {
     result = await work();
   } catch (error) {
-    await tx.executeSql(`rollback to savepoint ${name}`);
+    // On a connection that is gone this fails too, and the first error tells more.
+    await tx.executeSql(`rollback to savepoint ${name}`).then(
+      () => tx.executeSql(`release savepoint ${name}`),
+      () => {},
+    );
     throw error;
   }
   await tx.executeSql(`release savepoint ${name}`);

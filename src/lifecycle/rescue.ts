@@ -1,7 +1,8 @@
 import { WORKER_LOST } from '../core/outcome.ts';
 import type { SubmissionOutcome } from '../core/provider.ts';
 import { listOverdueProbes } from '../postgres/circuit-breakers.ts';
-import { isLostConnection } from '../postgres/errors.ts';
+import type { Sql } from '../postgres/database.ts';
+import { databaseErrorCode, isLostConnection } from '../postgres/errors.ts';
 import {
   clearJobDue,
   expireOverdue,
@@ -20,21 +21,49 @@ import { recordOutcome, reportRecorded } from './settle.ts';
 
 const BATCH = 100;
 
-/** One round; says how many rows it put right. */
+/** A row that somebody has locked is left for the next round: one stuck transaction must not stop all rescue. */
+const PATIENCE = { lockTimeoutMs: 250, tries: 1 } as const;
+const LOCK_NOT_AVAILABLE = '55P03';
+
+/**
+ * One round; says how many rows it put right. What fails is told at the end, when everything else has had
+ * its turn.
+ */
 export async function rescue(ctx: RescueContext): Promise<number> {
-  const counts = {
-    ended_leases: await rescueEndedLeases(ctx),
-    lost_probes: await reapLostProbes(ctx),
-    health: await applyDueHealth(ctx),
-    expired: await expireRequests(ctx),
-    jobs: await sendDueJobs(ctx),
+  const pieces = {
+    ended_leases: rescueEndedLeases,
+    lost_probes: reapLostProbes,
+    health: applyDueHealth,
+    expired: expireRequests,
+    jobs: sendDueJobs,
   };
   let total = 0;
-  for (const [rescued, count] of Object.entries(counts)) {
+  const failures: unknown[] = [];
+  for (const [rescued, piece] of Object.entries(pieces)) {
+    const count = await piece(ctx, failures);
     if (count > 0) ctx.emit('rescue:done', { rescued, count });
     total += count;
   }
+  if (failures.length > 0) throw failures[0];
   return total;
+}
+
+/** Counts the rows that `putRight` says yes to. Only a database that is away ends the list early. */
+async function each<Row>(
+  rows: readonly Row[],
+  failures: unknown[],
+  putRight: (row: Row) => Promise<boolean>,
+): Promise<number> {
+  let count = 0;
+  for (const row of rows) {
+    try {
+      if (await putRight(row)) count++;
+    } catch (error) {
+      if (isLostConnection(error)) throw error;
+      if (databaseErrorCode(error) !== LOCK_NOT_AVAILABLE) failures.push(error);
+    }
+  }
+  return count;
 }
 
 const LOST: SubmissionOutcome = {
@@ -51,32 +80,29 @@ const LOST: SubmissionOutcome = {
 };
 
 /** The lease is over and nobody told: the outcome is unknown, so the request is frozen. */
-async function rescueEndedLeases(ctx: RescueContext): Promise<number> {
-  let count = 0;
-  for (const attempt of await listEndedLeases(ctx.database, BATCH)) {
-    const recorded = await ctx.database.retryingTransaction((tx) =>
-      recordOutcome(ctx, tx, attempt, LOST, 'rescue'),
-    );
+async function rescueEndedLeases(ctx: RescueContext, failures: unknown[]): Promise<number> {
+  const ended = await listEndedLeases(ctx.database, BATCH);
+  return each(ended, failures, async (attempt) => {
+    const record = (tx: Sql) => recordOutcome(ctx, tx, attempt, LOST, 'rescue');
+    const recorded = await ctx.database.retryingTransaction(record, PATIENCE);
     reportRecorded(ctx, recorded);
-    if (recorded.events.length > 0) count++;
     if (recorded.healthDue) await applyHealth(ctx, attempt.attemptId);
-  }
-  return count;
+    return recorded.events.length > 0;
+  });
 }
 
-async function reapLostProbes(ctx: RescueContext): Promise<number> {
-  let count = 0;
-  for (const { name, attemptId } of await listOverdueProbes(ctx.database)) {
-    if (await reapLostProbe(ctx, name, attemptId)) count++;
-  }
-  return count;
+async function reapLostProbes(ctx: RescueContext, failures: unknown[]): Promise<number> {
+  const overdue = await listOverdueProbes(ctx.database);
+  return each(overdue, failures, ({ name, attemptId }) => reapLostProbe(ctx, name, attemptId));
 }
 
 /** B2 of workers that died between the money and the health. */
-async function applyDueHealth(ctx: RescueContext): Promise<number> {
+async function applyDueHealth(ctx: RescueContext, failures: unknown[]): Promise<number> {
   const due = await listHealthDue(ctx.database, BATCH);
-  for (const attemptId of due) await applyHealth(ctx, attemptId);
-  return due.length;
+  return each(due, failures, async (attemptId) => {
+    await applyHealth(ctx, attemptId);
+    return true;
+  });
 }
 
 async function expireRequests(ctx: RescueContext): Promise<number> {

@@ -1,3 +1,4 @@
+import { END_ATTENTION } from './attention.ts';
 import { rows, type Sql } from './database.ts';
 
 // Accepted tasks and refund watches, as the poller sees them. Nothing here knows of breakers.
@@ -99,7 +100,7 @@ export async function failRequest(
     `update onetake.generation_requests
 set state = 'failed', failure_reason = 'provider', settled_at = clock_timestamp(),
   provider_finished_at = coalesce(provider_finished_at, clock_timestamp()), refunded = $2,
-  charge = onetake.charge_of(id), poll_errors = 0, attention = null, attention_since = null,
+  charge = onetake.charge_of(id), poll_errors = 0, ${END_ATTENTION},
   refund_watch_until = clock_timestamp() + $3 * interval '1 ms',
   next_poll_at = clock_timestamp() + $4 * interval '1 ms'
 where id = $1`,
@@ -159,8 +160,11 @@ export async function succeedRequest(
     `update onetake.generation_requests
 set state = 'succeeded', result_status = $2, settled_at = clock_timestamp(), next_poll_at = null, poll_errors = 0,
   warnings = $3::text[], charge = onetake.charge_of(id),
-  attention = case when $2 = 'empty' then 'result_empty' end,
-  attention_since = case when $2 = 'empty' then clock_timestamp() end
+  attention = coalesce(onetake.lasting_attention(attention), case when $2 = 'empty' then 'result_empty' end),
+  attention_since = case
+    when onetake.lasting_attention(attention) is not null then attention_since
+    when $2 = 'empty' then clock_timestamp()
+  end
 where id = $1`,
     [id, resultStatus, warnings],
   );

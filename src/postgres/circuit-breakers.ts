@@ -90,6 +90,21 @@ export async function peekCircuitBreaker(sql: Sql, name: string): Promise<Circui
   return row === undefined ? undefined : decode(row);
 }
 
+/**
+ * What the breaker says to whoever would rather not wait; undefined when it is closed, has no row, or a probe
+ * is due. Runs on a caller's connection, whose driver may hand instants out as it likes: so as text.
+ */
+export async function peekRefusal(sql: Sql, name: string): Promise<{ retryAt: Date | null } | undefined> {
+  const row = await firstRow<{ retryAtMs: string | null }>(
+    sql,
+    `select (extract(epoch from retry_at) * 1000)::text as "retryAtMs" from onetake.circuit_breakers
+where name = $1::text and (state = 'half_open' or (state = 'open' and retry_at > clock_timestamp()))`,
+    [name],
+  );
+  if (row === undefined) return undefined;
+  return { retryAt: row.retryAtMs === null ? null : new Date(Number(row.retryAtMs)) };
+}
+
 function decode(row: Stored): CircuitBreakerRow {
   return {
     name: row.name,

@@ -107,7 +107,8 @@ export class Database implements Sql {
       }
       broken = false;
       // COMMIT after a failed statement succeeds, as a ROLLBACK: nothing that `work` returned is true.
-      if (answer.command !== 'COMMIT') throw new Error('a failed statement was ignored: nothing was committed');
+      if (answer.command !== 'COMMIT')
+        throw new Error('a failed statement was ignored: nothing was committed');
       return result;
     } finally {
       client.off('error', onError);

@@ -34,7 +34,8 @@ export function violatedConstraint(error: unknown): string | undefined {
 // Every SQLSTATE has a digit; EPIPE has none.
 const SQLSTATE = /^(?=.*[0-9])[0-9A-Z]{5}$/;
 // Codes of sockets and of TLS: ECONNRESET, CERT_HAS_EXPIRED. Ours are lower case.
-const SOCKET_CODE = /^[A-Z][A-Z0-9_]+$/;
+// Also TLS's; but pg-boss marks errors of its own, such as a queue that is missing, in capitals too.
+const SOCKET_CODE = /^(?!PGBOSS_)[A-Z][A-Z0-9_]+$/;
 // The driver gives these no code.
 const DRIVER_MESSAGES = [
   'Connection terminated',

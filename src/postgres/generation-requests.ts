@@ -1,6 +1,7 @@
 import type { Attention, RequestState } from '../core/generation-request.ts';
 import type { EncodedFields } from '../core/operations.ts';
 import type { OutcomeReason } from '../core/outcome.ts';
+import { END_ATTENTION } from './attention.ts';
 import { firstRow, rows, type Sql } from './database.ts';
 
 // Statements about one request, in the order of its life. Those that a caller's transaction runs take
@@ -22,15 +23,19 @@ export interface NewRequest {
 
 /**
  * True when the row is new; false when the account has that key already (whose row only the next statement
- * can see). Waits for an uncommitted row with the same key.
+ * can see), or when there is no such account or no such request to supersede. Waits for an uncommitted row
+ * with the same key. Those two are asked for and not left to the foreign keys: with some drivers one failed
+ * statement is the end of the caller's transaction, savepoint or not.
  */
 export async function insertRequest(sql: Sql, request: NewRequest): Promise<boolean> {
   const inserted = await rows(
     sql,
     `insert into onetake.generation_requests (id, account, operation, request_key, fields, payload_digest,
   fair_group, priority, submit_before, supersedes, not_before)
-values ($1::text::uuid, $2::text, $3::text, $4::text, $5::text::jsonb, $6::text, $7::text, $8::text::integer,
-  $9::text::timestamptz, $10::text::uuid, date_trunc('milliseconds', clock_timestamp()))
+select $1::text::uuid, $2::text, $3::text, $4::text, $5::text::jsonb, $6::text, $7::text, $8::text::integer,
+  $9::text::timestamptz, $10::text::uuid, date_trunc('milliseconds', clock_timestamp())
+where exists (select from onetake.accounts where name = $2::text)
+  and ($10::text is null or exists (select from onetake.generation_requests where id = $10::text::uuid))
 on conflict (account, request_key) do nothing
 returning id`,
     [
@@ -65,6 +70,12 @@ export async function findRequestByKey(
     `select id, state, payload_digest as "payloadDigest" from onetake.generation_requests
 where account = $1::text and request_key = $2::text`,
     [account, requestKey],
+  );
+}
+
+export async function requestExists(sql: Sql, id: string): Promise<boolean> {
+  return (
+    (await rows(sql, 'select from onetake.generation_requests where id = $1::text::uuid', [id])).length > 0
   );
 }
 
@@ -164,7 +175,7 @@ export async function acceptRequest(tx: Sql, id: string, taskId: string, firstPo
     `update onetake.generation_requests
 set state = 'accepted', state_reason = null, provider_task_id = $2, accepted_at = clock_timestamp(),
   next_poll_at = clock_timestamp() + $3 * interval '1 ms', poll_errors = 0, job_due = false,
-  charge = onetake.charge_of(id), attention = null, attention_since = null
+  charge = onetake.charge_of(id), ${END_ATTENTION}
 where id = $1`,
     [id, taskId, firstPollMs],
   );
@@ -174,7 +185,7 @@ export async function rejectRequest(tx: Sql, id: string, stateReason: string): P
   await tx.executeSql(
     `update onetake.generation_requests
 set state = 'rejected', state_reason = $2, settled_at = clock_timestamp(), job_due = false,
-  charge = onetake.charge_of(id)
+  charge = onetake.charge_of(id), ${END_ATTENTION}
 where id = $1`,
     [id, stateReason],
   );
@@ -209,12 +220,18 @@ returning not_before as "notBefore"`,
   return (row as { notBefore: Date }).notBefore;
 }
 
+/** An alarm about money is not hidden behind a lesser one. */
 export async function noteAttention(tx: Sql, id: string, attention: Attention): Promise<void> {
   await tx.executeSql(
-    `update onetake.generation_requests
-set attention = $2, attention_since = case when attention = $2 then attention_since else clock_timestamp() end,
-  charge = onetake.charge_of(id)
-where id = $1`,
+    `update onetake.generation_requests r
+set attention = n.attention,
+  attention_since = case when r.attention = n.attention then r.attention_since else clock_timestamp() end,
+  charge = onetake.charge_of(r.id)
+from (
+  select coalesce(onetake.lasting_attention(x.attention), $2) as attention
+  from onetake.generation_requests x where x.id = $1
+) n
+where r.id = $1`,
     [id, attention],
   );
 }
@@ -245,7 +262,8 @@ export async function expireOverdue(sql: Sql, limit: number): Promise<string[]> 
   const expired = await rows<{ id: string }>(
     sql,
     `update onetake.generation_requests r
-set state = 'expired', state_reason = 'submit_before', settled_at = clock_timestamp(), job_due = false
+set state = 'expired', state_reason = 'submit_before', settled_at = clock_timestamp(), job_due = false,
+  ${END_ATTENTION}
 from (
   select id from onetake.generation_requests
   where state = 'queued' and submit_before is not null and submit_before <= now()

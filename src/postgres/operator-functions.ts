@@ -94,7 +94,7 @@ export async function releaseAccount(
       [account, operation, note.actor, note.reason],
     );
     return (row as { ended: number }).ended;
-  });
+  }, 'unknown_account');
 }
 
 async function resolution(sql: Sql, text: string, values: unknown[]): Promise<Resolution> {
@@ -102,18 +102,23 @@ async function resolution(sql: Sql, text: string, values: unknown[]): Promise<Re
 }
 
 const CODES: Readonly<Record<string, OnetakeErrorCode>> = {
-  OT001: 'request_not_found',
   OT002: 'request_not_in_state',
   OT003: 'task_id_in_use',
   OT004: 'operator_identity_missing',
+  // A provider task id that can't be one.
+  '22023': 'invalid_option',
 };
 
 /** The functions' own messages are written for people and hold ids and states only. */
-async function mapped<Result>(call: () => Promise<Result>): Promise<Result> {
+async function mapped<Result>(
+  call: () => Promise<Result>,
+  notFound: OnetakeErrorCode = 'request_not_found',
+): Promise<Result> {
   try {
     return await call();
   } catch (error) {
-    const code = CODES[databaseErrorCode(error)];
+    const state = databaseErrorCode(error);
+    const code = state === 'OT001' ? notFound : CODES[state];
     if (code === undefined) throw error;
     const { message, hint } = error as { message: string; hint?: string };
     throw new OnetakeError(code, message.replace(/^onetake: /, ''), hint === undefined ? {} : { hint });

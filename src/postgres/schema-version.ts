@@ -39,9 +39,13 @@ export async function requireSchema(sql: Sql): Promise<void> {
         hint: 'Run `onetake migrate` once, with a role that may create schemas.',
       });
     case 'older':
-      throw new OnetakeError('schema_too_old', 'The onetake schema in the database is older than this build.', {
-        hint: 'Run `onetake migrate` from the new release before its workers start.',
-      });
+      throw new OnetakeError(
+        'schema_too_old',
+        'The onetake schema in the database is older than this build.',
+        {
+          hint: 'Run `onetake migrate` from the new release before its workers start.',
+        },
+      );
     case 'unreadable':
     case 'current':
     case 'newer':

@@ -410,7 +410,9 @@ export const assets = onetake.table(
     }),
     check(
       'assets_stored_means_verified',
-      sql.raw(`stored_at is null or (bytes is not null and sha256 is not null and sha256 ~ '^[0-9a-f]{64}$')`),
+      sql.raw(
+        `stored_at is null or (bytes is not null and sha256 is not null and sha256 ~ '^[0-9a-f]{64}$')`,
+      ),
     ),
   ],
 );

@@ -1,3 +1,4 @@
+import { END_ATTENTION } from './attention.ts';
 import { firstRow, type Sql } from './database.ts';
 
 /**
@@ -55,7 +56,7 @@ export async function settleAccepted(
   update onetake.generation_requests r
   set state = 'accepted', state_reason = null, provider_task_id = $3, accepted_at = clock_timestamp(),
     next_poll_at = clock_timestamp() + $8 * interval '1 ms', poll_errors = 0, job_due = false, charge = 'charged',
-    attention = null, attention_since = null
+    ${END_ATTENTION}
   from attempt
   where r.id = attempt.request_id
 ), refusals as (

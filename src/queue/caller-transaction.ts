@@ -1,4 +1,4 @@
-import { sql } from 'drizzle-orm';
+import { sql } from 'drizzle-orm/sql';
 import { fromDrizzle } from 'pg-boss';
 import { OnetakeError } from '../core/errors.ts';
 import type { Executor } from './boss.ts';
@@ -14,12 +14,26 @@ export type CallerTransaction =
   | { query(text: string, values?: any[]): Promise<{ rows: any[] }> }
   | Executor;
 
+/**
+ * drizzle's own error has the statement's values in its message, prompts among them: what the driver threw
+ * goes on in its place, with its code.
+ */
+function throughDrizzle(tx: Parameters<typeof fromDrizzle>[0]): Executor {
+  // The tag of our copy of drizzle: SQL objects are recognised by a global symbol, not by class.
+  const { executeSql } = fromDrizzle(tx, sql);
+  return {
+    executeSql: (text, values) =>
+      executeSql(text, values).catch((error: unknown) => {
+        throw error instanceof Error && error.cause instanceof Error ? error.cause : error;
+      }),
+  };
+}
+
 /** Runs our statements on the caller's connection, and on no other. */
 export function callerExecutor(tx: CallerTransaction): Executor {
   if (typeof tx === 'object' && tx !== null) {
     if ('executeSql' in tx && typeof tx.executeSql === 'function') return tx;
-    // The tag of our copy of drizzle: SQL objects are recognised by a global symbol, not by class.
-    if ('execute' in tx && typeof tx.execute === 'function') return fromDrizzle(tx as never, sql);
+    if ('execute' in tx && typeof tx.execute === 'function') return throughDrizzle(tx as never);
     if ('query' in tx && typeof tx.query === 'function') {
       return { executeSql: (text, values) => tx.query(text, values) };
     }

@@ -1,3 +1,4 @@
+import { randomUUID } from 'node:crypto';
 import { setTimeout as wait } from 'node:timers/promises';
 import type pg from 'pg';
 import type { AccountLimits } from '../core/admission.ts';
@@ -13,7 +14,7 @@ import {
   listBreakerStatus,
   listTransitions,
 } from '../postgres/circuit-breakers.ts';
-import { Database } from '../postgres/database.ts';
+import { CommitUnknownError, Database, type Sql } from '../postgres/database.ts';
 import { databaseErrorCode, isLostConnection } from '../postgres/errors.ts';
 import {
   type AmbiguousSubmission,
@@ -37,8 +38,10 @@ import {
   type RequestFilter,
   type RequestRow,
 } from '../postgres/request-overview.ts';
+import { requireSchema } from '../postgres/schema-version.ts';
 import { JobQueue } from '../queue/boss.ts';
 import { type CallerTransaction, callerExecutor } from '../queue/caller-transaction.ts';
+import { checkAccount, checkFilter, checkKeys, checkResolve } from './client-options.ts';
 import { checkEnqueue, type EnqueueInput } from './enqueue-options.ts';
 
 export interface ClientOptions {
@@ -69,7 +72,9 @@ export interface Client {
   /**
    * Enqueues one intent; with `tx`, on that connection only and inside a savepoint, so that it commits and
    * rolls back with the caller. Throws `intent_mismatch`, `unknown_operation`, `unknown_account`,
-   * `invalid_field`, `unknown_field`; after any of them the transaction is still usable.
+   * `invalid_field`, `unknown_field`; after any of them the transaction is still usable. Under REPEATABLE
+   * READ or stricter also `serialization_failure`, when another transaction has just enqueued the key.
+   * Transactions that enqueue the same keys in different orders can deadlock (40P01), as with any unique key.
    */
   enqueue(input: EnqueueInput, options?: { readonly tx?: CallerTransaction }): Promise<EnqueueResult>;
   /** Undefined when there is none with that id (or unique prefix of 8 or more). */
@@ -96,10 +101,23 @@ const POLL_MS = 250;
 export function createClient(options: ClientOptions): Client {
   const database = open(options);
   const queue = new JobQueue({ executor: database, role: 'client', onError: () => {} });
+  let schemaIsGood = false;
+  const context = {
+    queue,
+    requireSchema: async (sql: Sql) => {
+      if (!schemaIsGood) await requireSchema(sql);
+      schemaIsGood = true;
+    },
+  };
+  let stopping: Promise<void> | undefined;
+  const explained = async <Result>(call: () => Promise<Result>): Promise<Result> => {
+    if (stopping === undefined) return explain(call);
+    throw new OnetakeError('stopped', 'This client has been stopped.', { hint: 'Create another one.' });
+  };
 
   const resolveId = async (given: string): Promise<string | undefined> => {
     if (UUID.test(given)) return given;
-    if (!PREFIX.test(given)) {
+    if (!isPrefix(given)) {
       throw new OnetakeError(
         'invalid_option',
         `id: "${plain(given)}" is neither a request id nor 8 or more of its first digits.`,
@@ -128,16 +146,26 @@ export function createClient(options: ClientOptions): Client {
   };
 
   const self: Client = {
-    async enqueue(input, { tx } = {}) {
+    async enqueue(input, options = {}) {
+      // A misspelt `tx` would enqueue beside the caller's transaction, in silence.
+      checkKeys(options, ['tx']);
+      const { tx } = options;
       const intent: Intent = checkEnqueue(input);
-      return explained(() =>
-        tx === undefined
-          ? database.retryingTransaction((own) => enqueue(own, queue, intent))
-          : enqueue(callerExecutor(tx), queue, intent),
-      );
+      if (tx !== undefined) return explained(() => enqueue(context, callerExecutor(tx), intent));
+      const id = randomUUID();
+      const own = () => database.retryingTransaction((sql) => enqueue(context, sql, intent, id));
+      return explained(async () => {
+        try {
+          return await own();
+        } catch (error) {
+          if (!(error instanceof CommitUnknownError)) throw error;
+          // Whether that COMMIT happened or not: the same key and id give the same answer.
+          return own();
+        }
+      });
     },
     get: (id) => explained(() => get(id)),
-    list: (filter = {}) => explained(() => listRequests(database, filter)),
+    list: (filter = {}) => explained(async () => listRequests(database, checkFilter(filter))),
     async waitForGeneration(given, { signal } = {}) {
       const id = await explained(() => requireId(given));
       for (;;) {
@@ -161,6 +189,7 @@ export function createClient(options: ClientOptions): Client {
       ),
     resolve: (input) =>
       explained(async () => {
+        checkResolve(input);
         const id = await requireId(input.id);
         const note = { actor: input.actor, reason: input.reason };
         switch (input.as) {
@@ -177,15 +206,17 @@ export function createClient(options: ClientOptions): Client {
     listAccounts: () => explained(() => listAccounts(database)),
     upsertAccount: (account) =>
       explained(async () => {
-        await upsertAccount(database, account);
+        checkAccount(account);
+        await requireSchema(database);
         await queue.start();
+        await upsertAccount(database, account);
         for (const operation of OPERATION_NAMES) await queue.ensureQueue(account.name, operation);
       }),
     releaseAccount: (account, operation, note) =>
       explained(() => releaseAccount(database, account, operation, note)),
-    async stop() {
-      await queue.stop();
-      await database.close();
+    stop() {
+      stopping ??= queue.stop().then(() => database.close());
+      return stopping;
     },
     [Symbol.asyncDispose]: () => self.stop(),
   };
@@ -193,10 +224,17 @@ export function createClient(options: ClientOptions): Client {
 }
 
 const UUID = /^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$/i;
-const PREFIX = /^[0-9a-f][0-9a-f-]{7,35}$/i;
 
-function plain(text: string): string {
-  return text.replace(/[^A-Za-z0-9_.-]/g, '?').slice(0, 40);
+function isPrefix(given: unknown): given is string {
+  if (typeof given !== 'string' || !/^[0-9a-f-]{8,36}$/i.test(given)) return false;
+  const digits = given.replaceAll('-', '').length;
+  return digits >= 8 && digits <= 32;
+}
+
+function plain(given: unknown): string {
+  return String(given)
+    .replace(/[^A-Za-z0-9_.-]/g, '?')
+    .slice(0, 40);
 }
 
 function isSettled(state: RequestState): boolean {
@@ -230,7 +268,7 @@ function open(options: ClientOptions): Database {
 }
 
 /** Says what a bare database error means for the caller, without its message, which may hold row values. */
-async function explained<Result>(call: () => Promise<Result>): Promise<Result> {
+async function explain<Result>(call: () => Promise<Result>): Promise<Result> {
   try {
     return await call();
   } catch (error) {
@@ -241,8 +279,9 @@ async function explained<Result>(call: () => Promise<Result>): Promise<Result> {
         hint: 'Run `onetake migrate` once, with a role that may create schemas.',
       });
     }
-    if (isLostConnection(error) && code !== 'unknown') {
+    if (isLostConnection(error)) {
       throw new OnetakeError('database_unreachable', `The database can't be reached (${code}).`, {
+        cause: error,
         hint: 'Check that it runs and that the connection string is right.',
       });
     }

@@ -51,11 +51,8 @@ export function checkEnqueue(input: EnqueueInput): Intent {
   if (priority !== undefined && !(Number.isInteger(priority) && Math.abs(priority as number) <= 100)) {
     throw invalid('priority', 'expected a whole number from -100 to 100.');
   }
-  if (
-    submitBefore !== undefined &&
-    !(submitBefore instanceof Date && !Number.isNaN(submitBefore.getTime()))
-  ) {
-    throw invalid('submitBefore', 'expected a valid Date.');
+  if (submitBefore !== undefined && !isInstant(submitBefore)) {
+    throw invalid('submitBefore', 'expected a valid Date of the years 1970 to 9999.');
   }
   if (supersedes !== undefined && !(typeof supersedes === 'string' && UUID.test(supersedes))) {
     throw invalid('supersedes', 'expected the id of a generation request.');
@@ -77,6 +74,13 @@ export function checkEnqueue(input: EnqueueInput): Intent {
     supersedes: (supersedes as string | undefined) ?? null,
     whenOpen,
   };
+}
+
+const LAST_INSTANT_MS = Date.UTC(9999, 11, 31);
+
+/** A Date that the database can hold as ISO 8601. */
+export function isInstant(value: unknown): value is Date {
+  return value instanceof Date && value.getTime() >= 0 && value.getTime() <= LAST_INSTANT_MS;
 }
 
 function isPlainText(value: unknown, min: number, max: number): value is string {

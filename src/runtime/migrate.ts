@@ -28,9 +28,23 @@ export async function migrate(options: MigrateOptions): Promise<MigrateResult> {
   try {
     return await withMigrationLock(options.connectionString, (client) => migrateUnderLock(client, config));
   } catch (error) {
-    if (error instanceof OnetakeError || !isLostConnection(error)) throw error;
-    throw unreachable(error);
+    if (error instanceof OnetakeError) throw error;
+    if (isLostConnection(error)) throw unreachable(error);
+    if (databaseErrorCode(error) === INSUFFICIENT_PRIVILEGE) throw notPermitted();
+    throw error;
   }
+}
+
+const INSUFFICIENT_PRIVILEGE = '42501';
+
+function notPermitted(): OnetakeError {
+  return new OnetakeError(
+    'schema_not_migrated',
+    'This role may not create or change the schemas of onetake.',
+    {
+      hint: 'Run `onetake migrate` with a role that may create schemas, the same one each time.',
+    },
+  );
 }
 
 /** The database can't be reached, said without its address. */
@@ -47,6 +61,7 @@ export function unreachable(error: unknown): OnetakeError {
 async function migrateUnderLock(client: pg.Client, config: ResolvedConfig): Promise<MigrateResult> {
   const executor = { executeSql: (text: string, values?: unknown[]) => client.query(text, values) };
   const from = await readSchemaStatus(executor);
+  if (from === 'unreadable') throw notPermitted();
   if (from !== 'newer') await migrateTables(client);
   const queue = new JobQueue({ executor, role: 'client', onError: () => {} });
   await queue.migrate();
@@ -57,7 +72,7 @@ async function migrateUnderLock(client: pg.Client, config: ResolvedConfig): Prom
   } finally {
     await queue.stop();
   }
-  await client.query('begin');
+  await client.query('begin isolation level read committed');
   const changed = await writeConfigurationRows(executor, config);
   await client.query('commit');
   return { from, changed };

@@ -98,10 +98,18 @@ export function createPoller(options: ProcessOptions = {}): Poller {
   let stopping: Promise<void> | undefined;
   let started = false;
 
+  /** Once; after a failure, a database that was away or not migrated, the next call tries again. */
+  const prepare = (): Promise<void> => {
+    prepared ??= requireSchema(database).catch((error: unknown) => {
+      prepared = undefined;
+      throw error;
+    });
+    return prepared;
+  };
+
   const self: Poller = {
     async start() {
-      prepared ??= requireSchema(database);
-      await prepared;
+      await prepare();
       if (started || stopping !== undefined) return;
       started = true;
       emit('process:started', { role: 'poller', worker: name });
@@ -110,8 +118,7 @@ export function createPoller(options: ProcessOptions = {}): Poller {
       rescuing.loop.start();
     },
     async runOnce() {
-      prepared ??= requireSchema(database);
-      await prepared;
+      await prepare();
       const claimed = await claim();
       await Promise.all(inFlight);
       return claimed;

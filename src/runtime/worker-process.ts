@@ -98,10 +98,17 @@ export function createWorker(options: ProcessOptions = {}): Worker {
   let stopping: Promise<void> | undefined;
   let started = false;
 
-  const prepare = async (): Promise<void> => {
-    await requireSchema(database);
-    await queue.start();
-    await reportDifferences(database, config, emit);
+  /** Once; after a failure, a database that was away or not migrated, the next call tries again. */
+  const prepare = (): Promise<void> => {
+    prepared ??= (async () => {
+      await requireSchema(database);
+      await queue.start();
+      await reportDifferences(database, config, emit);
+    })().catch((error: unknown) => {
+      prepared = undefined;
+      throw error;
+    });
+    return prepared;
   };
 
   const self: Worker = {
@@ -109,8 +116,7 @@ export function createWorker(options: ProcessOptions = {}): Worker {
       return inFlight.size;
     },
     async start() {
-      prepared ??= prepare();
-      await prepared;
+      await prepare();
       if (started || stopping !== undefined) return;
       started = true;
       emit('process:started', { role: 'worker', worker });
@@ -119,8 +125,7 @@ export function createWorker(options: ProcessOptions = {}): Worker {
       rescuing.loop.start();
     },
     async runOnce() {
-      prepared ??= prepare();
-      await prepared;
+      await prepare();
       const { admitted } = await round();
       await Promise.all(inFlight);
       await rescuing.once();

@@ -11,7 +11,6 @@ const ALLOWED: ReadonlySet<string> = new Set([
   'attempt',
   'attemptId',
   'attention',
-  'blockedBy',
   'breakerName',
   'bytes',
   'cause',
@@ -56,7 +55,6 @@ const WARNINGS: ReadonlySet<OnetakeEventName> = new Set([
   'submission:unsettled',
 ]);
 
-const DEBUG: ReadonlySet<OnetakeEventName> = new Set(['lane:blocked']);
 
 export interface EventLogOptions {
   readonly level: 'debug' | 'info' | 'warn' | 'error' | 'silent';
@@ -78,8 +76,7 @@ export function createEventLog(
     options.destination,
   );
   return (name, event) => {
-    const level = WARNINGS.has(name) ? 'warn' : DEBUG.has(name) ? 'debug' : 'info';
-    log[level](permitted(event), name);
+    log[WARNINGS.has(name) ? 'warn' : 'info'](permitted(event), name);
   };
 }
 

@@ -1,6 +1,14 @@
 import { randomUUID } from 'node:crypto';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { ago, type Columns, insert, insertAttempt, insertRequest, NO_DIGEST, settledAs } from '../support/fixtures.ts';
+import {
+  ago,
+  type Columns,
+  insert,
+  insertAttempt,
+  insertRequest,
+  NO_DIGEST,
+  settledAs,
+} from '../support/fixtures.ts';
 import { createTestDatabase, type TestDatabase } from '../support/test-database.ts';
 
 let database: TestDatabase;
@@ -34,7 +42,12 @@ const request = (columns: Columns) =>
 const moved = (columns: Columns) => insertRequest(database, columns);
 const attempt = (columns: Columns) => insertAttempt(database, requestId, columns);
 const breaker = (columns: Columns) =>
-  insert(database, 'circuit_breakers', { name: `test/${randomUUID()}`, failure_threshold: 3, cooldown_ms: 30_000, ...columns });
+  insert(database, 'circuit_breakers', {
+    name: `test/${randomUUID()}`,
+    failure_threshold: 3,
+    cooldown_ms: 30_000,
+    ...columns,
+  });
 const transition = (columns: Columns) =>
   insert(database, 'circuit_breaker_transitions', {
     at: ago(0),
@@ -57,7 +70,13 @@ const action = (columns: Columns) =>
     ...columns,
   });
 const asset = (columns: Columns) =>
-  insert(database, 'assets', { request_id: requestId, index: 0, kind: 'audio', location: 'file', ...columns });
+  insert(database, 'assets', {
+    request_id: requestId,
+    index: 0,
+    kind: 'audio',
+    location: 'file',
+    ...columns,
+  });
 const evidence = (columns: Columns) =>
   insert(database, 'attempt_evidence', {
     attempt_id: attemptId,
@@ -67,7 +86,13 @@ const evidence = (columns: Columns) =>
     ...columns,
   });
 const hold = (columns: Columns) =>
-  insert(database, 'account_holds', { account: 'default', kind: 'operator', since: ago(0), epoch: 1, ...columns });
+  insert(database, 'account_holds', {
+    account: 'default',
+    kind: 'operator',
+    since: ago(0),
+    epoch: 1,
+    ...columns,
+  });
 
 /** Rows that no healthy process writes, each by the CHECK that stops it. */
 const FORBIDDEN: Readonly<Record<string, readonly (() => Promise<unknown>)[]>> = {
@@ -124,7 +149,10 @@ const FORBIDDEN: Readonly<Record<string, readonly (() => Promise<unknown>)[]>> =
     () => request({ request_key: 'x'.repeat(256) }),
   ],
   generation_requests_payload_digest_is_sha256: [() => request({ payload_digest: 'F'.repeat(64) })],
-  generation_requests_fields_are_an_object: [() => request({ fields: '[]' }), () => request({ fields: '"x"' })],
+  generation_requests_fields_are_an_object: [
+    () => request({ fields: '[]' }),
+    () => request({ fields: '"x"' }),
+  ],
   generation_requests_charge_known: [() => request({ charge: 'maybe' })],
   generation_requests_mode_known: [() => request({ mode: 'batch' })],
   generation_requests_failed_has_a_reason: [

@@ -11,7 +11,12 @@ import {
 } from '../../src/postgres/generation-requests.ts';
 import { countLoad, readLanes } from '../../src/postgres/lanes.ts';
 import { listAmbiguousSubmissions } from '../../src/postgres/operator-functions.ts';
-import { findIdsByPrefix, findRequest, listAttempts, listRequests } from '../../src/postgres/request-overview.ts';
+import {
+  findIdsByPrefix,
+  findRequest,
+  listAttempts,
+  listRequests,
+} from '../../src/postgres/request-overview.ts';
 import { listEndedLeases, listHealthDue } from '../../src/postgres/submission-attempts.ts';
 import { createTestDatabase, type TestDatabase } from '../support/test-database.ts';
 
@@ -32,7 +37,9 @@ interface Node {
 }
 
 /** What the planner does for the statement that `run` issues, nothing executed. */
-async function planOf(run: (sql: Sql) => Promise<unknown>): Promise<{ indexes: Set<string>; scanned: Set<string> }> {
+async function planOf(
+  run: (sql: Sql) => Promise<unknown>,
+): Promise<{ indexes: Set<string>; scanned: Set<string> }> {
   const pool = database.pool({ max: 1 });
   const nodes: Node[] = [];
   const explaining: Sql = {
@@ -55,26 +62,70 @@ async function planOf(run: (sql: Sql) => Promise<unknown>): Promise<{ indexes: S
 }
 
 const QUERIES: readonly [string, (sql: Sql) => Promise<unknown>, readonly string[]][] = [
-  ['the scan for lanes', (sql) => readLanes(sql, null, 50), ['generation_requests_dispatch', 'submission_attempts_windows', 'submission_attempts_slots']],
-  ['the counts of window and slots', (sql) => countLoad(sql, 'account-1', 'text-to-music'), ['submission_attempts_windows', 'submission_attempts_slots']],
+  [
+    'the scan for lanes',
+    (sql) => readLanes(sql, null, 50),
+    ['generation_requests_dispatch', 'submission_attempts_windows', 'submission_attempts_slots'],
+  ],
+  [
+    'the counts of window and slots',
+    (sql) => countLoad(sql, 'account-1', 'text-to-music'),
+    ['submission_attempts_windows', 'submission_attempts_slots'],
+  ],
   ['the search for ended leases', (sql) => listEndedLeases(sql, 100), ['submission_attempts_leases']],
   ['the search for health to apply', (sql) => listHealthDue(sql, 100), ['submission_attempts_health_due']],
   ['the claim of due polls', (sql) => claimDueTasks(sql, 50, 30_000), ['generation_requests_due_polls']],
   ['the next poll', nextDueInMs, ['generation_requests_due_polls']],
-  ['the list of ambiguous submissions', (sql) => listAmbiguousSubmissions(sql), ['generation_requests_ambiguous', 'submission_attempts_number_once']],
+  [
+    'the list of ambiguous submissions',
+    (sql) => listAmbiguousSubmissions(sql),
+    ['generation_requests_ambiguous', 'submission_attempts_number_once'],
+  ],
   ['the search for jobs to send', (sql) => lockJobDue(sql, 100), ['generation_requests_job_due']],
   ['the search for passed deadlines', (sql) => expireOverdue(sql, 100), ['generation_requests_deadlines']],
-  ['the look for an empty lane', (sql) => notifyNewLane(sql, AN_ID, 'account-1', 'text-to-music'), ['generation_requests_dispatch']],
-  ['the look-up by key', (sql) => findRequestByKey(sql, 'account-1', 'key-1'), ['generation_requests_request_key_once']],
-  ['the look-up by task id', (sql) => isTaskIdInUse(sql, 'account-1', 'task-1', AN_ID), ['generation_requests_task_once']],
-  ['the look-up by the beginning of an id', (sql) => findIdsByPrefix(sql, 'abcdef01'), ['generation_requests_pkey']],
+  [
+    'the look for an empty lane',
+    (sql) => notifyNewLane(sql, AN_ID, 'account-1', 'text-to-music'),
+    ['generation_requests_dispatch'],
+  ],
+  [
+    'the look-up by key',
+    (sql) => findRequestByKey(sql, 'account-1', 'key-1'),
+    ['generation_requests_request_key_once'],
+  ],
+  [
+    'the look-up by task id',
+    (sql) => isTaskIdInUse(sql, 'account-1', 'task-1', AN_ID),
+    ['generation_requests_task_once'],
+  ],
+  [
+    'the look-up by the beginning of an id',
+    (sql) => findIdsByPrefix(sql, 'abcdef01'),
+    ['generation_requests_pkey'],
+  ],
   ['the overview of one request', (sql) => findRequest(sql, AN_ID), ['generation_requests_pkey']],
   ['the overview of the newest', (sql) => listRequests(sql, {}), ['generation_requests_newest']],
-  ['the overview of the frozen', (sql) => listRequests(sql, { state: 'ambiguous' }), ['generation_requests_ambiguous']],
+  [
+    'the overview of the frozen',
+    (sql) => listRequests(sql, { state: 'ambiguous' }),
+    ['generation_requests_ambiguous'],
+  ],
   ['the attempts of one request', (sql) => listAttempts(sql, AN_ID), ['submission_attempts_number_once']],
   ['the load of every account', listAccounts, ['submission_attempts_windows', 'submission_attempts_slots']],
-  ['what wants a person', (sql) => sql.executeSql('select * from onetake.attention'), ['generation_requests_ambiguous', 'generation_requests_attention']],
-  ['the charge of one request', (sql) => sql.executeSql('select * from onetake.submission_attempts a left join onetake.attempt_evidence e on e.attempt_id = a.id where a.request_id = $1', [AN_ID]), ['submission_attempts_number_once', 'attempt_evidence_by_attempt']],
+  [
+    'what wants a person',
+    (sql) => sql.executeSql('select * from onetake.attention'),
+    ['generation_requests_ambiguous', 'generation_requests_attention'],
+  ],
+  [
+    'the charge of one request',
+    (sql) =>
+      sql.executeSql(
+        'select * from onetake.submission_attempts a left join onetake.attempt_evidence e on e.attempt_id = a.id where a.request_id = $1',
+        [AN_ID],
+      ),
+    ['submission_attempts_number_once', 'attempt_evidence_by_attempt'],
+  ],
 ];
 
 describe('with 50,000 requests on record', () => {

@@ -38,7 +38,14 @@ describe('migrations', () => {
   it('are what the schema says: drizzle-kit finds nothing to generate', { timeout: 60_000 }, async () => {
     const copy = await mkdtemp(join(tmpdir(), 'onetake-schema-'));
     try {
-      for (const path of ['migrations', 'drizzle.config.ts', 'package.json', 'tsconfig.json', 'src/postgres', 'src/core']) {
+      for (const path of [
+        'migrations',
+        'drizzle.config.ts',
+        'package.json',
+        'tsconfig.json',
+        'src/postgres',
+        'src/core',
+      ]) {
         await cp(join(ROOT, path), join(copy, path), { recursive: true });
       }
       await symlink(join(ROOT, 'node_modules'), join(copy, 'node_modules'));

@@ -1,6 +1,11 @@
 import { randomUUID } from 'node:crypto';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
-import { isLegalMove, LEGAL_MOVES, REQUEST_STATES, type RequestState } from '../../src/core/generation-request.ts';
+import {
+  isLegalMove,
+  LEGAL_MOVES,
+  REQUEST_STATES,
+  type RequestState,
+} from '../../src/core/generation-request.ts';
 import { columnsOf, insert, insertRequest, NO_DIGEST, setColumns } from '../support/fixtures.ts';
 import { createTestDatabase, type TestDatabase } from '../support/test-database.ts';
 
@@ -65,9 +70,9 @@ describe('the guard on generation_requests', () => {
     await expect(
       database.query('delete from onetake.generation_requests where id = $1', [id]),
     ).rejects.toMatchObject({ code: 'OT002' });
-    expect(await database.query('select state from onetake.generation_requests where id = $1', [id])).toEqual([
-      { state },
-    ]);
+    expect(await database.query('select state from onetake.generation_requests where id = $1', [id])).toEqual(
+      [{ state }],
+    );
   });
 
   it('refuses to TRUNCATE', async () => {
@@ -87,7 +92,9 @@ describe('the guard on generation_requests', () => {
       payload_digest: '1'.repeat(64),
     };
     for (const [column, value] of Object.entries(changes)) {
-      await expect(setColumns(database, id, { [column]: value }), column).rejects.toMatchObject({ code: 'OT002' });
+      await expect(setColumns(database, id, { [column]: value }), column).rejects.toMatchObject({
+        code: 'OT002',
+      });
     }
   });
 });

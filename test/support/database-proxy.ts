@@ -1,6 +1,9 @@
 import { once } from 'node:events';
 import { type AddressInfo, connect, createServer, type Socket } from 'node:net';
 
+/** The statement alone, as it is on the wire: `synchronous_commit` is another. */
+export const COMMIT = 'commit\0';
+
 export type Cut = 'before' | 'after';
 
 export interface DatabaseProxy {

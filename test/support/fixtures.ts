@@ -83,7 +83,11 @@ where id = $1`,
 }
 
 /** An attempt of the request, unsettled unless told otherwise; its id. */
-export async function insertAttempt(db: Queryable, requestId: string, columns: Columns = {}): Promise<string> {
+export async function insertAttempt(
+  db: Queryable,
+  requestId: string,
+  columns: Columns = {},
+): Promise<string> {
   const id = randomUUID();
   await insert(db, 'submission_attempts', {
     id,
@@ -107,7 +111,10 @@ export async function insertAttempt(db: Queryable, requestId: string, columns: C
 }
 
 /** The outcome columns of an attempt that was settled, to be spread into `insertAttempt`. */
-export function settledAs(certainty: 'accepted' | 'refused' | 'unsent' | 'unknown', columns: Columns = {}): Columns {
+export function settledAs(
+  certainty: 'accepted' | 'refused' | 'unsent' | 'unknown',
+  columns: Columns = {},
+): Columns {
   return {
     settled_at: ago(0),
     settled_by: 'worker',

@@ -42,8 +42,8 @@ export const hold = (): void => undefined;
 export async function rawProvider(options: RawProviderOptions = {}): Promise<RawProvider> {
   const posts: ProviderCall[] = [];
   const gets: ProviderCall[] = [];
+  let stopped: Promise<void> | undefined;
   const server = createServer((request, response) => {
-    request.socket.on('error', () => undefined);
     void receive(request).then((body) => {
       if (body === undefined) return;
       const isPost = request.method === 'POST';
@@ -53,6 +53,7 @@ export async function rawProvider(options: RawProviderOptions = {}): Promise<Raw
       (isPost ? provider.onPost : provider.onGet)(call);
     });
   });
+  server.on('connection', (socket) => socket.on('error', () => undefined));
   server.listen(0, '127.0.0.1');
   await once(server, 'listening');
   const provider: RawProvider = {
@@ -62,9 +63,12 @@ export async function rawProvider(options: RawProviderOptions = {}): Promise<Raw
     onPost: options.onPost ?? ((call) => call.accept()),
     onGet: options.onGet ?? ((call) => call.answer(200, { task_id: call.path.split('/').at(-1), status: 'processing' })),
     post: (number) => waitFor(() => posts[number - 1], { what: `POST ${number}` }),
-    async stop() {
-      server.closeAllConnections();
-      await new Promise((resolve) => server.close(resolve));
+    stop() {
+      stopped ??= new Promise((resolve) => {
+        server.close(() => resolve());
+        server.closeAllConnections();
+      });
+      return stopped;
     },
   };
   return provider;

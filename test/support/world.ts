@@ -1,3 +1,4 @@
+import { join } from 'node:path';
 import { onTestFinished } from 'vitest';
 import type { OnetakeEventName, OnetakeEvents } from '../../src/core/events.ts';
 import { type Client, createClient } from '../../src/index.ts';
@@ -12,6 +13,7 @@ import {
   type ProcessOptions,
   type Worker,
 } from '../../src/worker.ts';
+import { type Child, startChild } from './children.ts';
 import { type RawProvider, rawProvider } from './raw-provider.ts';
 import { createTestDatabase, type TestDatabase } from './test-database.ts';
 import { waitFor } from './wait-for.ts';
@@ -60,6 +62,8 @@ export interface World {
   readonly posts: () => number;
   worker(options?: Partial<ProcessOptions>): Worker;
   poller(options?: Partial<ProcessOptions>): Poller;
+  /** A worker or poller in an operating-system process of its own, killed with the test; resolves when it runs. */
+  child(role: 'worker' | 'poller', options?: { readonly withholdKey?: boolean }): Promise<Child>;
   /** Enqueues one song; its prompt is the key unless one is given. */
   song(requestKey: string, options?: SongOptions): Promise<string>;
   /** So many songs, one after another, so that their order is known. */
@@ -94,9 +98,10 @@ export async function openWorld(options: WorldOptions = {}): Promise<World> {
     clock: { now: () => Date.now() + clockOffset },
     ...options.simulator,
   });
-  onTestFinished(() => simulator.stop());
   const raw = await rawProvider();
-  onTestFinished(() => raw.stop());
+  // Before the processes stop: a POST that is held would keep them waiting for its deadline.
+  const stopProviders = () => Promise.all([simulator.stop(), raw.stop()]);
+  onTestFinished(async () => void (await stopProviders()));
   const provider = options.provider ?? 'simulator';
   const baseUrl =
     provider instanceof URL ? provider.origin : provider === 'raw' ? raw.url : (await simulator.start()).url;
@@ -136,13 +141,36 @@ export async function openWorld(options: WorldOptions = {}): Promise<World> {
     posts: () => (provider === 'raw' ? raw.posts.length : simulator.ledger().totals.posts),
     worker(more = {}) {
       const worker = createWorker(processOptions(more));
-      onTestFinished(() => worker.stop());
+      onTestFinished(async () => {
+        await stopProviders();
+        await worker.stop();
+      });
       return worker;
     },
     poller(more = {}) {
       const poller = createPoller(processOptions(more));
-      onTestFinished(() => poller.stop());
+      onTestFinished(async () => {
+        await stopProviders();
+        await poller.stop();
+      });
       return poller;
+    },
+    async child(role, more = {}) {
+      const child = startChild({
+        file: join(import.meta.dirname, 'worker-child.ts'),
+        env: {
+          ONETAKE_TEST_CHILD: JSON.stringify({
+            role,
+            config,
+            connectionString: database.connectionString,
+            apiKey: API_KEY,
+            ...more,
+          }),
+        },
+      });
+      onTestFinished(() => child[Symbol.asyncDispose]());
+      await child.message<{ ready?: number }>((message) => message.ready === child.pid, `the ${role} runs`);
+      return child;
     },
     async song(requestKey, { prompt = requestKey, operation: name = 'text-to-music', ...more } = {}) {
       const fields =
@@ -226,6 +254,18 @@ export async function deadlocks(database: TestDatabase): Promise<number> {
     'select deadlocks::int from pg_stat_database where datname = current_database()',
   );
   return row?.deadlocks ?? -1;
+}
+
+/** Holds the lock of rows, as a stuck transaction of somebody else would; gives them back when called. */
+export async function lockRows(database: TestDatabase, select: string, values: unknown[] = []): Promise<() => Promise<void>> {
+  const client = await database.pool({ max: 1 }).connect();
+  client.on('error', () => undefined);
+  await client.query('begin');
+  await client.query(`${select} for update`, values);
+  return async () => {
+    await client.query('rollback');
+    client.release();
+  };
 }
 
 /** So many sessions wait for a lock. */

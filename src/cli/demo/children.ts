@@ -3,6 +3,7 @@ import { once } from 'node:events';
 import { extname, join } from 'node:path';
 import { createInterface } from 'node:readline';
 import { pathToFileURL } from 'node:url';
+import { DemoFailure } from './failure.ts';
 
 /** Where the children stand and what they know: nothing of this process's environment. */
 export interface ChildSurroundings {
@@ -24,21 +25,9 @@ export interface ServiceOptions extends ChildSurroundings {
   /** Each JSON line of its stdout. */
   readonly onEvent: (line: Readonly<Record<string, unknown>>) => void;
   /** It ended, though nobody asked it to. */
-  readonly onDeath: (failure: ChildFailure) => void;
+  readonly onDeath: (failure: DemoFailure) => void;
 }
 
-export class ChildFailure extends Error {
-  /** The last lines of its stderr, for the person who reads why the demo failed. */
-  readonly stderrTail: string;
-
-  constructor(message: string, stderr: string) {
-    super(message);
-    this.name = 'ChildFailure';
-    this.stderrTail = stderr.trimEnd().split('\n').slice(-TAIL_LINES).join('\n');
-  }
-}
-
-const TAIL_LINES = 15;
 const STDERR_LIMIT = 16_384;
 const DRAIN_LIMIT_MS = 6_000;
 const COMMAND_LIMIT_MS = 30_000;
@@ -59,12 +48,12 @@ export function startService(options: ServiceOptions): ServiceChild {
     });
   }
   child.once('error', (error) => {
-    options.onDeath(new ChildFailure(`${options.name} could not be started: ${error.message}.`, ''));
+    options.onDeath(new DemoFailure(`${options.name} could not be started: ${error.message}.`));
   });
   child.once('close', (code, signal) => {
     if (isWanted) {
       const how = signal === null ? `with exit code ${code}` : `by ${signal}`;
-      options.onDeath(new ChildFailure(`${options.name} (pid ${child.pid}) ended ${how}.`, stderr));
+      options.onDeath(new DemoFailure(`${options.name} (pid ${child.pid}) ended ${how}.`, stderr));
     }
   });
   return {

@@ -75,4 +75,3 @@ export function frozenOf(pairs: readonly Pair[], { actions }: DatabaseFacts): re
       });
   });
 }
-

@@ -1,6 +1,7 @@
 import { firstRow, rows, type Sql } from '../../postgres/database.ts';
 import type { Ledger } from '../../simulator/ledger.ts';
 import type { AttemptFacts, DatabaseFacts, FileFacts, TransitionFacts } from './facts.ts';
+import { DemoFailure } from './failure.ts';
 
 /** Everything at one instant, for the display and for the next step of the story. */
 export interface Snapshot {
@@ -83,7 +84,7 @@ order by number`,
 /** Over HTTP, as anybody could read it. */
 export async function readLedger(providerUrl: string, signal: AbortSignal): Promise<Ledger> {
   const response = await fetch(`${providerUrl}/__simulator/ledger`, { signal });
-  if (!response.ok) throw new Error(`The simulator answered ${response.status} to GET ledger.`);
+  if (!response.ok) throw new DemoFailure(`The simulator answered ${response.status} to GET ledger.`);
   return (await response.json()) as Ledger;
 }
 
@@ -93,5 +94,5 @@ export async function putScript(providerUrl: string, rules: unknown, signal: Abo
     body: JSON.stringify(rules),
     signal,
   });
-  if (!response.ok) throw new Error(`The simulator answered ${response.status} to PUT script.`);
+  if (!response.ok) throw new DemoFailure(`The simulator answered ${response.status} to PUT script.`);
 }

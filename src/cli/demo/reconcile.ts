@@ -14,7 +14,6 @@ import {
 } from './facts.ts';
 import { type Frozen, frozenOf, type PhaseFigures, phasesOf } from './phases.ts';
 
-
 // The provider's ledger against the database: pure, so that every way to disagree can be tried.
 
 /** One number as each side has it. Null: that side can't know it. */
@@ -97,7 +96,10 @@ function figuresOf(
     ),
     figure(
       'charged twice',
-      Math.max(totals.chargedTwice, count(pairs, ({ entry }) => entry.charges > 1)),
+      Math.max(
+        totals.chargedTwice,
+        count(pairs, ({ entry }) => entry.charges > 1),
+      ),
       count(requests, (request) => paid(request) > 1),
       0,
     ),
@@ -139,11 +141,11 @@ function songDifferences({ id, prompt, providerTaskId, attempts }: RequestFacts,
   const sent = attempts.filter(wasSent);
   const found: string[] = [];
   if (entry.posts !== sent.length) {
-    found.push(`${name}: ${entry.posts} POSTs in the ledger, ${sent.length} attempts in the database.`);
+    found.push(`${name}: POSTs in the ledger ${entry.posts}, attempts in the database ${sent.length}.`);
   } else if (sent.some(({ httpStatus }, index) => httpStatus !== statusOf(entry.answers[index]))) {
     found.push(`${name}: the answers in the ledger are not those in the database.`);
   }
-  if (entry.charges !== 1) found.push(`${name}: charged ${entry.charges} times.`);
+  if (entry.charges !== 1) found.push(`${name}: charges in the ledger ${entry.charges}, not 1.`);
   if (providerTaskId === null || !entry.taskIds.includes(providerTaskId)) {
     found.push(`${name}: its task is not in the ledger.`);
   }
@@ -156,7 +158,7 @@ function strangers(
   requests: readonly RequestFacts[],
 ): string[] {
   const posts = strangerAnswers(books, requests).length;
-  return posts === 0 ? [] : [`${posts} POSTs in the ledger belong to no request.`];
+  return posts === 0 ? [] : [`POSTs in the ledger that belong to no request: ${posts}.`];
 }
 
 function strangerAnswers(
@@ -180,7 +182,7 @@ function chainDifferences({ transitions, breakerState }: DatabaseFacts): string[
     state = transition.nextState;
     generation = transition.generation;
   }
-  if (state !== breakerState) return [`The breaker is ${breakerState}, but its last transition says ${state}.`];
+  if (state !== breakerState)
+    return [`The breaker is ${breakerState}, but its last transition says ${state}.`];
   return state === 'closed' ? [] : [`The breaker is ${state} at the end.`];
 }
-

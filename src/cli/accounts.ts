@@ -1,0 +1,103 @@
+import type { Command } from 'commander';
+import { OnetakeError, suggestion } from '../core/errors.ts';
+import type { AccountOverview } from '../postgres/account-holds.ts';
+import type { Runner } from './context.ts';
+import type { Terminal } from './output.ts';
+import { instant } from './text.ts';
+
+export function addAccounts(program: Command, run: Runner): void {
+  const accounts = program
+    .command('accounts')
+    .summary('accounts: limits, what is in use, and holds')
+    .description('Accounts at the provider: limits, what is in use, pauses and holds.');
+  accounts
+    .command('list')
+    .description('All accounts.')
+    .action(
+      run(({ terminal, withClient }) =>
+        withClient(async (client) => {
+          const rows = await client.listAccounts();
+          if (terminal.json) terminal.value(rows.map(accountJson));
+          else showList(terminal, rows);
+          return undefined;
+        }),
+      ),
+    );
+  accounts
+    .command('release <account>')
+    .description('Ends the holds of an account, once key, balance or permission are in order again.')
+    .option('--operation <name>', 'only the hold of this operation')
+    .requiredOption('--reason <text>', 'why, for the record')
+    .option('--actor <name>', 'who decides (default: $ONETAKE_ACTOR, else the system user)')
+    .addHelpText('after', "\nExample:\n  $ onetake accounts release default --reason 'new key is in place'")
+    .action(
+      run(({ terminal, environment, withClient }, account: string, options: ReleaseOptions) => {
+        const { operation = null, reason, actor = environment.actor() } = options;
+        return withClient(async (client) => {
+          const names = (await client.listAccounts()).map((each) => each.name);
+          if (!names.includes(account)) {
+            throw new OnetakeError(
+              'unknown_account',
+              `There is no account of that name.${suggestion(account, names)}`,
+              {
+                hint: `Accounts: ${names.join(', ') || 'none; run `onetake migrate`'}.`,
+              },
+            );
+          }
+          const released = await client.releaseAccount(account, operation, { actor, reason });
+          if (terminal.json) terminal.value({ account, operation, released });
+          else terminal.print(sentence(account, operation, released));
+          return undefined;
+        });
+      }),
+    );
+}
+
+interface ReleaseOptions {
+  readonly operation?: string;
+  readonly reason: string;
+  readonly actor?: string;
+}
+
+function sentence(account: string, operation: string | null, released: number): string {
+  const subject = operation === null ? account : `${account} for ${operation}`;
+  if (released === 0) return `There was no hold on ${subject}.`;
+  return `Released ${subject}: ${released} hold${released === 1 ? '' : 's'} ended. Its queued requests go on.`;
+}
+
+function accountJson(row: AccountOverview) {
+  return { ...row, holds: row.holds.map((hold) => ({ ...hold, since: new Date(hold.since).toISOString() })) };
+}
+
+function showList(terminal: Terminal, rows: readonly AccountOverview[]): void {
+  if (rows.length === 0) {
+    terminal.note('There are no accounts yet: run `onetake migrate`.');
+    return;
+  }
+  terminal.table<AccountOverview>(rows, [
+    { title: 'account', value: (row) => row.name, flexible: true },
+    { title: 'provider', value: (row) => row.provider, flexible: true },
+    { title: 'this minute', value: (row) => `${row.window} of ${row.requestsPerMinute}`, align: 'right' },
+    { title: 'running', value: (row) => `${row.slots} of ${row.maxConcurrentGenerations}`, align: 'right' },
+    {
+      title: 'status',
+      value: statusOf,
+      flexible: true,
+      format: (row) => (row.holds.length > 0 ? 'red' : row.pausedUntil === null ? undefined : 'yellow'),
+    },
+  ]);
+  for (const { name, holds } of rows) {
+    if (holds.length > 0) {
+      terminal.note(`Put the cause right, then: onetake accounts release ${name} --reason '…'`);
+    }
+  }
+}
+
+function statusOf(row: AccountOverview): string {
+  const [hold] = row.holds;
+  if (hold !== undefined) {
+    const scope = hold.operation === null ? '' : ` for ${hold.operation}`;
+    return `held${scope}: ${hold.kind.replaceAll('_', ' ')} since ${instant(new Date(hold.since))}`;
+  }
+  return row.pausedUntil === null ? 'ready' : `paused (${row.pauseKind}) until ${instant(row.pausedUntil)}`;
+}

@@ -1,0 +1,114 @@
+import { randomUUID } from 'node:crypto';
+import { setTimeout as wait } from 'node:timers/promises';
+import type { Command } from 'commander';
+import { OnetakeError } from '../core/errors.ts';
+import { isTerminal } from '../core/generation-request.ts';
+import type { Client, RequestDetails } from '../runtime/client.ts';
+import type { EnqueueInput } from '../runtime/enqueue-options.ts';
+import type { Context, Runner } from './context.ts';
+import { CommandError, EXIT } from './errors.ts';
+import { parseFields } from './field-text.ts';
+import type { Terminal } from './output.ts';
+import { showRequest } from './request-view.ts';
+import { shortId } from './text.ts';
+
+interface EnqueueOptions {
+  readonly field?: readonly string[];
+  readonly key?: string;
+  readonly account: string;
+  readonly wait?: true;
+}
+
+const LOOK_INTERVAL_MS = 250;
+
+export function addEnqueue(program: Command, run: Runner): void {
+  program
+    .command('enqueue <operation>')
+    .summary('enqueues one generation')
+    .description(
+      'Enqueues one generation. The same key is the same request for ever, so a repeated call pays once.',
+    )
+    .option('--field <name=value>', 'a field of the operation; any number of times', collect)
+    .option('--key <key>', 'names the intent (default: a new one, which is printed)')
+    .option('--account <name>', 'whose limits and key it uses', 'default')
+    .option('--wait', 'waits for its end; exit code 0 only when it succeeded')
+    .addHelpText(
+      'after',
+      `
+Examples:
+  $ onetake enqueue text-to-music --field prompt='a waltz' --field duration=30
+  $ onetake enqueue text-to-music --field prompt='a waltz' --key order-12 --wait`,
+    )
+    .action(
+      run(async (context, operation: string, options: EnqueueOptions) => {
+        const fields = parseFields(operation, options.field ?? []);
+        const { account, key: requestKey = `cli-${randomUUID()}` } = options;
+        return context.withClient(async (client) => {
+          // The operation's own table checks what the type system can't see from here.
+          const input = { operation, fields, requestKey, account } as unknown as EnqueueInput;
+          const result = await client.enqueue(input);
+          if ('refused' in result) throw new Error('an enqueue that waits was refused');
+          const { id, state, created } = result;
+          if (options.wait) {
+            if (!context.terminal.json) context.terminal.note(`Request ${id}, key ${requestKey}`);
+            return waitForEnd(context, client, id);
+          }
+          if (context.terminal.json)
+            context.terminal.value({ id, state, created, requestKey, account, operation });
+          else showEnqueued(context.terminal, { id, state, created, requestKey });
+          return undefined;
+        });
+      }),
+    );
+}
+
+function collect(value: string, before: readonly string[] = []): readonly string[] {
+  return [...before, value];
+}
+
+function showEnqueued(
+  terminal: Terminal,
+  { id, state, created, requestKey }: { id: string; state: string; created: boolean; requestKey: string },
+): void {
+  terminal.block([
+    ['id', id],
+    ['state', created ? state : `${state} (this key was enqueued before; nothing new was made)`],
+    ['request key', requestKey],
+  ]);
+  terminal.note(`Follow it: onetake requests show ${shortId(id)}`);
+}
+
+/** Prints the `requests show` object at the end; progress goes to stderr. */
+async function waitForEnd({ terminal, signals }: Context, client: Client, id: string): Promise<number> {
+  const interrupt = signals.interrupt();
+  let shown = '';
+  for (;;) {
+    const request = await requireRequest(client, id);
+    const status = progress(request);
+    if (status !== shown && !terminal.json) terminal.note(`${shortId(id)}  ${status}`);
+    shown = status;
+    if (isTerminal(request.state) || request.state === 'ambiguous') {
+      showRequest(terminal, request);
+      return request.state === 'succeeded' ? EXIT.done : EXIT.failed;
+    }
+    await wait(LOOK_INTERVAL_MS, undefined, { signal: interrupt }).catch(() => {});
+    if (interrupt.aborted) {
+      throw new CommandError(
+        'interrupted',
+        `Stopped waiting. Request ${id} goes on.`,
+        EXIT.interrupted,
+        `Follow it: onetake requests show ${shortId(id)}`,
+      );
+    }
+  }
+}
+
+function progress({ state, waitingFor }: RequestDetails): string {
+  return state === 'queued' && waitingFor !== null ? `queued; waiting for: ${waitingFor}` : state;
+}
+
+async function requireRequest(client: Client, id: string): Promise<RequestDetails> {
+  const request = await client.get(id);
+  if (request !== undefined) return request;
+  throw new OnetakeError('request_not_found', `There is no generation request ${id} any more.`);
+}

@@ -1,0 +1,127 @@
+import type { OnetakeEventName, OnetakeEvents } from '../core/events.ts';
+import type { EventListener } from '../runtime/event-bus.ts';
+import { createEventLog } from '../telemetry/event-log.ts';
+import type { Terminal } from './output.ts';
+import type { Format } from './style.ts';
+import { shortId } from './text.ts';
+
+/** What a person reads of an event; undefined for one that tells a person nothing. */
+export interface EventLine {
+  readonly text: string;
+  readonly format?: Format;
+}
+
+type Describe = {
+  readonly [Name in OnetakeEventName]?: (event: OnetakeEvents[Name]) => EventLine | undefined;
+};
+
+const answerOf = (event: { httpStatus: number | null; errorCode: string | null }) =>
+  event.httpStatus ?? event.errorCode ?? 'no answer';
+
+const DESCRIBE: Describe = {
+  'process:started': ({ role }) => ({ text: `${role} started` }),
+  'process:stopping': ({ role, inFlight }) => ({
+    text: inFlight === 0 ? `${role} stopping` : `${role} stopping, after ${inFlight} in flight`,
+  }),
+  'process:stopped': ({ role }) => ({ text: `${role} stopped` }),
+  'process:trouble': ({ role, loop, errorCode }) => ({
+    text: `${role}: trouble in ${loop} (${errorCode}), goes on`,
+    format: 'yellow',
+  }),
+  'configuration:differs': ({ settings }) => ({
+    text: `this configuration differs from the database, which rules: ${settings}`,
+    format: 'yellow',
+  }),
+  'submission:admitted': ({ requestId, attempt, isProbe }) => ({
+    text: `${shortId(requestId)}  submitting${isProbe ? ' as the probe' : ''}${attempt === 1 ? '' : `, attempt ${attempt}`}`,
+  }),
+  'submission:settled': (event) => settled(event),
+  'submission:alert': ({ requestId, reason }) => ({
+    text: `${shortId(requestId)}  the provider broke its contract: ${words(reason)}`,
+    format: 'red',
+  }),
+  'submission:unsettled': ({ requestId, errorCode }) => ({
+    text: `${shortId(requestId)}  its outcome can't be stored yet (${errorCode})`,
+    format: 'red',
+  }),
+  'breaker:transition': ({ breakerName, previousState, nextState, cause, retryAt }) => ({
+    text:
+      `breaker ${breakerName}: ${words(previousState)} -> ${words(nextState)} (${words(cause)})` +
+      (retryAt === null ? '' : `, next probe at ${timeOf(retryAt)}`),
+    format: nextState === 'closed' ? 'green' : nextState === 'open' ? 'red' : 'yellow',
+  }),
+  'account:held': ({ account, operation, kind }) => ({
+    text: `account ${account} held${operation === null ? '' : ` for ${operation}`}: ${words(kind)}`,
+    format: 'red',
+  }),
+  'account:paused': ({ account, kind, until }) => ({
+    text: `account ${account} paused until ${timeOf(until)} (${kind})`,
+    format: 'yellow',
+  }),
+  'task:unreadable': ({ requestId, ...event }) => ({
+    text: `${shortId(requestId)}  can't read its task (${answerOf(event)}), will again`,
+    format: 'yellow',
+  }),
+  'task:finished': ({ requestId, to, files }) => ({
+    text: `${shortId(requestId)}  ${to}${to === 'succeeded' ? `, ${files} file${files === 1 ? '' : 's'}` : ''}`,
+    format: to === 'succeeded' ? 'green' : 'red',
+  }),
+  'task:refunded': ({ requestId }) => ({ text: `${shortId(requestId)}  refunded` }),
+  'asset:failed': ({ requestId, errorCode }) => ({
+    text: `${shortId(requestId)}  can't store a file (${errorCode}), will again`,
+    format: 'yellow',
+  }),
+  'rescue:done': ({ rescued, count }) => ({ text: `rescued ${count}: ${words(rescued)}` }),
+  'request:expired': ({ requestId }) => ({ text: `${shortId(requestId)}  expired`, format: 'dim' }),
+};
+
+function settled(event: OnetakeEvents['submission:settled']): EventLine {
+  const id = shortId(event.requestId);
+  switch (event.to) {
+    case 'accepted':
+      return { text: `${id}  accepted` };
+    case 'ambiguous':
+      return {
+        text: `${id}  ambiguous (${answerOf(event)}): outcome unknown, possibly charged, do not resubmit`,
+        format: 'yellow',
+      };
+    case 'queued':
+      return { text: `${id}  back in the queue (${answerOf(event)}): nothing was bought` };
+    default:
+      return { text: `${id}  ${event.to} (${answerOf(event)})`, format: 'red' };
+  }
+}
+
+function words(name: string): string {
+  return name.replaceAll('_', ' ');
+}
+
+function timeOf(at: Date): string {
+  return at.toTimeString().slice(0, 8);
+}
+
+export function lineOf<Name extends OnetakeEventName>(
+  name: Name,
+  event: OnetakeEvents[Name],
+): EventLine | undefined {
+  return DESCRIBE[name]?.(event);
+}
+
+/** One JSON event per line for a program, short lines for a person. */
+export function eventPrinter(terminal: Terminal): EventListener {
+  if (!terminal.isInteractive || terminal.json) {
+    return createEventLog({
+      level: 'info',
+      destination: { write: (line) => terminal.print(line.replace(/\n$/, '')) },
+    });
+  }
+  return (name, event) => {
+    const line = lineOf(name, event);
+    if (line !== undefined) printLine(terminal, line);
+  };
+}
+
+export function printLine(terminal: Terminal, { text, format }: EventLine): void {
+  const painted = format === undefined ? text : terminal.paint(format, text);
+  terminal.print(`${terminal.paint('dim', timeOf(new Date()))}  ${painted}`);
+}

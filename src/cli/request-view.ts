@@ -1,0 +1,116 @@
+import type { RequestState } from '../core/generation-request.ts';
+import type { AttemptRow, FileRow } from '../postgres/request-overview.ts';
+import type { RequestDetails } from '../runtime/client.ts';
+import type { Terminal } from './output.ts';
+import type { Format } from './style.ts';
+import { instant, shortId, size } from './text.ts';
+
+// How one request is shown, to scripts and to people.
+
+export const STATE_FORMAT: Readonly<Record<RequestState, Format | undefined>> = {
+  queued: undefined,
+  submitting: 'cyan',
+  accepted: 'cyan',
+  succeeded: 'green',
+  failed: 'red',
+  rejected: 'red',
+  ambiguous: 'yellow',
+  cancelled: 'dim',
+  expired: 'dim',
+};
+
+/** `outcome unknown` is said to every person who sees such a request, wherever they see it. */
+export const OUTCOME_UNKNOWN = 'Outcome unknown, possibly charged: do not resubmit it.';
+
+/** The `requests show` object. */
+export function requestJson(request: RequestDetails) {
+  return {
+    id: request.id,
+    state: request.state,
+    stateReason: request.stateReason,
+    failureReason: request.failureReason,
+    resultStatus: request.resultStatus,
+    waitingFor: request.waitingFor,
+    account: request.account,
+    operation: request.operation,
+    requestKey: request.requestKey,
+    providerTaskId: request.providerTaskId,
+    charge: request.charge,
+    refunded: request.refunded,
+    attention: request.attention,
+    attempts: request.attempts,
+    files: request.files.map((file) => ({ ...file, location: locationOf(file) })),
+    warnings: request.warnings,
+    createdAt: request.createdAt,
+    settledAt: request.settledAt,
+  };
+}
+
+/** A file that was not stored has the provider's URL for its place; whoever holds that URL has the file. */
+function locationOf(file: FileRow): string | null {
+  return file.storedAt === null ? null : file.location;
+}
+
+export function showRequest(terminal: Terminal, request: RequestDetails): void {
+  if (terminal.json) {
+    terminal.value(requestJson(request));
+    return;
+  }
+  terminal.block([
+    ['id', request.id],
+    ['state', [request.state, reasonOf(request)].filter((part) => part !== '').join(': ')],
+    ['waiting for', request.waitingFor],
+    ['charge', CHARGE[request.charge] ?? request.charge],
+    ['attention', request.attention?.replaceAll('_', ' ')],
+    ['account', request.account],
+    ['operation', request.operation],
+    ['request key', request.requestKey],
+    ['provider task', request.providerTaskId],
+    ['created', instant(request.createdAt)],
+    ['settled', request.settledAt === null ? null : instant(request.settledAt)],
+    ['warnings', request.warnings.map((warning) => warning.replaceAll('_', ' ')).join(', ')],
+  ]);
+  if (request.attempts.length > 0) {
+    terminal.print('');
+    terminal.table<AttemptRow>(request.attempts, [
+      { title: 'attempt', value: (row) => `${row.attempt}${row.isProbe ? ' probe' : ''}` },
+      { title: 'started', value: (row) => instant(row.startedAt) },
+      { title: 'phase', value: (row) => row.phase?.replaceAll('_', ' ') ?? null },
+      { title: 'answer', value: (row) => row.httpStatus ?? row.errorCode, flexible: true },
+      { title: 'bought', value: (row) => row.certainty ?? 'in flight' },
+    ]);
+  }
+  if (request.files.length > 0) {
+    terminal.print('');
+    terminal.table<FileRow>(request.files, [
+      { title: 'file', value: (row) => row.kind },
+      { title: 'size', value: (row) => (row.bytes === null ? null : size(row.bytes)), align: 'right' },
+      { title: 'type', value: (row) => row.contentType, flexible: true },
+      { title: 'location', value: (row) => locationOf(row) ?? 'at the provider', flexible: true },
+    ]);
+  }
+  if (request.state === 'ambiguous') {
+    terminal.print('', terminal.paint('yellow', OUTCOME_UNKNOWN));
+    terminal.note(
+      `Look it up at the provider, then: onetake ambiguous resolve ${shortId(request.id)} --help`,
+    );
+  }
+  if (request.files.some((file) => file.storedAt === null)) {
+    terminal.note('The files are still at the provider. client.get(id) of the library has their URLs.');
+  }
+}
+
+const CHARGE: Readonly<Record<string, string>> = {
+  none: 'none',
+  possible: 'possible: the outcome of a POST is unknown',
+  charged: 'charged',
+  refunded: 'refunded',
+};
+
+export function reasonOf(request: {
+  readonly stateReason: string | null;
+  readonly failureReason: string | null;
+  readonly resultStatus: string | null;
+}): string {
+  return (request.failureReason ?? request.resultStatus ?? request.stateReason ?? '').replaceAll('_', ' ');
+}

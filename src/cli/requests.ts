@@ -1,0 +1,73 @@
+import type { Command } from 'commander';
+import { OnetakeError } from '../core/errors.ts';
+import type { RequestState } from '../core/generation-request.ts';
+import type { RequestRow } from '../postgres/request-overview.ts';
+import { stateNamed, wholeNumber } from './arguments.ts';
+import type { Runner } from './context.ts';
+import { OUTCOME_UNKNOWN, reasonOf, STATE_FORMAT, showRequest } from './request-view.ts';
+import { duration, shortId } from './text.ts';
+
+interface ListOptions {
+  readonly state?: RequestState;
+  readonly account?: string;
+  readonly operation?: string;
+  readonly limit: number;
+}
+
+export function addRequests(program: Command, run: Runner): void {
+  const requests = program
+    .command('requests')
+    .summary('generation requests: where each is, and what it waits for')
+    .description('Generation requests: where each is, and what it waits for.');
+  requests
+    .command('list')
+    .description('The newest requests.')
+    .option('--state <state>', 'only requests in this state', stateNamed)
+    .option('--account <name>', 'only requests of this account')
+    .option('--operation <name>', 'only requests of this operation')
+    .option('--limit <n>', 'at most so many', wholeNumber('--limit', 1, 1_000), 50)
+    .addHelpText('after', '\nExample:\n  $ onetake requests list --state queued --limit 20')
+    .action(
+      run(({ terminal, withClient }, options: ListOptions) =>
+        withClient(async (client) => {
+          const rows = await client.list(options);
+          if (terminal.json) terminal.value(rows);
+          else if (rows.length === 0) terminal.note('There are no such requests.');
+          else {
+            const now = Date.now();
+            terminal.table<RequestRow>(rows, [
+              { title: 'id', value: (row) => shortId(row.id) },
+              { title: 'state', value: (row) => row.state, format: (row) => STATE_FORMAT[row.state] },
+              { title: 'account', value: (row) => row.account, flexible: true },
+              { title: 'operation', value: (row) => row.operation, flexible: true },
+              { title: 'age', value: (row) => duration(now - row.createdAt.getTime()), align: 'right' },
+              { title: 'charge', value: (row) => row.charge },
+              { title: 'waiting for', value: (row) => row.waitingFor ?? reasonOf(row), flexible: true },
+            ]);
+            if (rows.some((row) => row.state === 'ambiguous')) terminal.note(`ambiguous: ${OUTCOME_UNKNOWN}`);
+            if (rows.length === options.limit)
+              terminal.note(`The newest ${rows.length}; --limit shows more.`);
+          }
+          return undefined;
+        }),
+      ),
+    );
+  requests
+    .command('show <id>')
+    .description('One request with its attempts and files. The first 8 digits of the id are enough.')
+    .addHelpText('after', '\nExample:\n  $ onetake requests show 0f3c1a2b')
+    .action(
+      run(({ terminal, withClient }, id: string) =>
+        withClient(async (client) => {
+          const request = await client.get(id);
+          if (request === undefined) {
+            throw new OnetakeError('request_not_found', 'There is no generation request with that id.', {
+              hint: 'See `onetake requests list`.',
+            });
+          }
+          showRequest(terminal, request);
+          return undefined;
+        }),
+      ),
+    );
+}

@@ -1,0 +1,76 @@
+import type { Command } from 'commander';
+import type { ProcessOptions } from '../runtime/process-options.ts';
+import type { Context, Runner } from './context.ts';
+import { EXIT } from './errors.ts';
+import { eventPrinter } from './event-lines.ts';
+import { aborted } from './signals.ts';
+
+/** What runs until it is told to stop: a worker, a poller. */
+export interface Service {
+  start(): Promise<void>;
+  /** Any number of times, also of one that never started. */
+  stop(): Promise<void>;
+}
+
+export function addRun(program: Command, run: Runner): void {
+  const add = (name: string, summary: string, roles: readonly Role[]) =>
+    program
+      .command(name)
+      .description(
+        `${summary} SIGTERM or Ctrl-C drains: a POST in flight ends first, and nothing is aborted.`,
+      )
+      .summary(summary.replace(/\.$/, '').replace(/^R/, 'r'))
+      .action(run((context) => serveConfigured(context, roles)));
+  add('worker', 'Runs a worker, which submits queued requests.', ['worker']);
+  add('poller', 'Runs a poller, which follows accepted tasks and stores their files.', ['poller']);
+  add('start', 'Runs a worker and a poller in one process.', ['worker', 'poller']);
+}
+
+type Role = 'worker' | 'poller';
+
+async function serveConfigured(context: Context, roles: readonly Role[]): Promise<number> {
+  const { config } = await context.config();
+  const print = eventPrinter(context.terminal);
+  let isHeard = true;
+  const options: ProcessOptions = {
+    config,
+    connectionString: context.environment.connectionString(config),
+    onEvent: (name, event) => {
+      if (isHeard) print(name, event);
+    },
+  };
+  const services = await Promise.all(roles.map((role) => createService(role, options)));
+  return serve(context, services, () => {
+    isHeard = false;
+  });
+}
+
+/** Throws for whatever is wrong with the options, before anything runs. */
+export async function createService(role: Role, options: ProcessOptions): Promise<Service> {
+  if (role === 'worker') return (await import('../runtime/worker-process.ts')).createWorker(options);
+  return (await import('../runtime/poller-process.ts')).createPoller(options);
+}
+
+/**
+ * Runs services until a signal, or until nobody reads the output any more, and drains them. When one can't
+ * start, none runs, and `onFailedStart` comes before the others are stopped.
+ */
+export async function serve(
+  { terminal, signals }: Pick<Context, 'terminal' | 'signals'>,
+  services: readonly Service[],
+  onFailedStart: () => void = () => {},
+): Promise<number> {
+  const drain = AbortSignal.any([signals.drain(), terminal.closed]);
+  const stop = () => Promise.all(services.map((service) => service.stop()));
+  try {
+    for (const service of services) if (!drain.aborted) await service.start();
+  } catch (error) {
+    onFailedStart();
+    await stop();
+    throw error;
+  }
+  if (terminal.isInteractive && !drain.aborted) terminal.note('Ctrl-C stops, after what is in flight.');
+  await aborted(drain);
+  await stop();
+  return EXIT.done;
+}

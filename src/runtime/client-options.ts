@@ -1,0 +1,83 @@
+import type { AccountLimits } from '../core/admission.ts';
+import { OnetakeError, suggestion } from '../core/errors.ts';
+import { REQUEST_STATES } from '../core/generation-request.ts';
+import type { RequestFilter } from '../postgres/request-overview.ts';
+import { isInstant } from './enqueue-options.ts';
+import { NUMBERS } from './options.ts';
+
+// What callers of the client may pass, checked at the door: the types say so only to TypeScript.
+
+const NAME = /^[A-Za-z0-9_.-]{1,63}$/;
+const MAX_LIST = 1_000;
+const RESOLUTIONS = ['accepted', 'not_accepted', 'abandoned'];
+
+/** An unknown key is a typo, and left unsaid it would be as if the option had not been given. */
+export function checkKeys(given: object, known: readonly string[]): void {
+  for (const key of Object.keys(given)) {
+    if (known.includes(key)) continue;
+    const shown = /^[A-Za-z0-9_.-]{1,40}$/.test(key) ? ` "${key}"` : '';
+    throw new OnetakeError('invalid_option', `Unknown option${shown}.${suggestion(key, known)}`, {
+      hint: `Known: ${known.join(', ')}.`,
+    });
+  }
+}
+
+export function checkFilter(filter: RequestFilter): RequestFilter {
+  checkKeys(filter, ['state', 'account', 'operation', 'limit']);
+  const { state, account, operation, limit } = filter;
+  if (state !== undefined && !REQUEST_STATES.includes(state)) {
+    throw invalid(
+      'state',
+      `expected one of ${REQUEST_STATES.join(', ')}.${suggestion(String(state), REQUEST_STATES)}`,
+    );
+  }
+  if (account !== undefined && !isName(account)) throw invalid('account', 'expected the name of an account.');
+  if (operation !== undefined && !isName(operation))
+    throw invalid('operation', 'expected the name of an operation.');
+  if (limit !== undefined && !isWholeNumber(limit, 1, MAX_LIST)) {
+    throw invalid('limit', `expected a whole number from 1 to ${MAX_LIST}.`);
+  }
+  return filter;
+}
+
+export function checkResolve(input: { readonly as: string; readonly submitBefore?: Date }): void {
+  checkKeys(input, ['id', 'actor', 'reason', 'as', ...(KEYS_OF[input.as] ?? [])]);
+  if (!RESOLUTIONS.includes(input.as)) throw invalid('as', `expected one of ${RESOLUTIONS.join(', ')}.`);
+  if (input.submitBefore !== undefined && !isInstant(input.submitBefore)) {
+    throw invalid('submitBefore', 'expected a valid Date of the years 1970 to 9999.');
+  }
+}
+
+const KEYS_OF: Readonly<Record<string, readonly string[]>> = {
+  accepted: ['providerTaskId'],
+  not_accepted: ['resubmit', 'force', 'submitBefore'],
+};
+
+export function checkAccount(
+  account: AccountLimits & { readonly name: string; readonly provider: string },
+): void {
+  checkKeys(account, ['name', 'provider', 'requestsPerMinute', 'maxConcurrentGenerations']);
+  for (const key of ['name', 'provider'] as const) {
+    if (!isName(account[key])) {
+      throw invalid(key, 'expected 1 to 63 letters, digits, dots, dashes or underscores.');
+    }
+  }
+  for (const key of ['requestsPerMinute', 'maxConcurrentGenerations'] as const) {
+    const { min, max } = NUMBERS[key];
+    if (!isWholeNumber(account[key], min, max)) {
+      throw invalid(key, `expected a whole number from ${min} to ${max}.`);
+    }
+  }
+}
+
+function isName(value: unknown): boolean {
+  return typeof value === 'string' && NAME.test(value);
+}
+
+function isWholeNumber(value: unknown, min: number, max: number): boolean {
+  return typeof value === 'number' && Number.isInteger(value) && value >= min && value <= max;
+}
+
+function invalid(option: string, message: string): OnetakeError {
+  return new OnetakeError('invalid_option', `${option}: ${message}`);
+}

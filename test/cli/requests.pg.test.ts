@@ -1,0 +1,203 @@
+import { existsSync } from 'node:fs';
+import { join } from 'node:path';
+import { describe, expect, test } from 'vitest';
+import { insertAmbiguous, insertRequest } from '../support/fixtures.ts';
+import { waitFor } from '../support/wait-for.ts';
+import { widestLine } from './cli.ts';
+import { setStage } from './stage.ts';
+
+const SHOW_KEYS = [
+  'id',
+  'state',
+  'stateReason',
+  'failureReason',
+  'resultStatus',
+  'waitingFor',
+  'account',
+  'operation',
+  'requestKey',
+  'providerTaskId',
+  'charge',
+  'refunded',
+  'attention',
+  'attempts',
+  'files',
+  'warnings',
+  'createdAt',
+  'settledAt',
+];
+
+describe('onetake enqueue', () => {
+  test('answers with id, state, created, requestKey, account and operation, and takes a key twice', async () => {
+    const { cli } = await setStage();
+    const args = [
+      'enqueue',
+      'text-to-music',
+      '--field',
+      'prompt=rain',
+      '--field',
+      'duration=5',
+      '--key',
+      'k1',
+    ];
+    const first = await cli.json<Record<string, unknown>>(args);
+    expect(first).toEqual({
+      id: expect.stringMatching(/^[0-9a-f-]{36}$/),
+      state: 'queued',
+      created: true,
+      requestKey: 'k1',
+      account: 'default',
+      operation: 'text-to-music',
+    });
+    expect(await cli.json(args)).toEqual({ ...first, created: false });
+  });
+
+  test('makes a new key each time when none is given, and prints it', async () => {
+    const { cli } = await setStage();
+    const args = ['enqueue', 'text-to-music', '--field', 'prompt=rain'];
+    const [one, two] = [await cli.json<{ requestKey: string }>(args), await cli.run(args)];
+    expect(one.requestKey).toMatch(/^cli-[0-9a-f-]{36}$/);
+    expect(two.stdout).toMatch(/request key\s+cli-[0-9a-f-]{36}\n/);
+    expect(two.stdout).not.toContain(one.requestKey);
+    expect(two.stderr).toMatch(/^Follow it: onetake requests show [0-9a-f]{8}\n$/);
+  });
+
+  test('sends each value as its field wants it', async () => {
+    const { cli, database } = await setStage();
+    await cli.json([
+      'enqueue',
+      'text-to-music',
+      ...['prompt=7', 'duration=5', 'stems=true', 'segments=[{"start":0,"prompt":"a"}]'].flatMap((field) => [
+        '--field',
+        field,
+      ]),
+    ]);
+    const [row] = await database.query<{ fields: object }>('select fields from onetake.generation_requests');
+    expect(row?.fields).toMatchObject({
+      prompt: '7',
+      duration: '5',
+      stems: 'true',
+      segments: '[{"prompt":"a","start":0}]',
+    });
+  });
+
+  test('waits, prints the finished request and exits 0; a file lies where it says', async () => {
+    const { cli } = await setStage();
+    const running = cli.start(['start']);
+    const { code, stdout } = await cli.run([
+      'enqueue',
+      'text-to-music',
+      '--field',
+      'prompt=rain',
+      '--field',
+      'duration=5',
+      '--wait',
+      '--json',
+    ]);
+    const request = JSON.parse(stdout);
+    expect(code).toBe(0);
+    expect(Object.keys(request)).toEqual(SHOW_KEYS);
+    expect(request).toMatchObject({
+      state: 'succeeded',
+      resultStatus: 'stored',
+      charge: 'charged',
+      attempts: [{ attempt: 1, httpStatus: 202, certainty: 'accepted' }],
+      files: [{ index: 0, kind: 'audio', location: `${request.id}/0.wav` }],
+      createdAt: expect.stringMatching(/^\d{4}-\d\d-\d\dT[\d:.]+Z$/),
+      settledAt: expect.stringMatching(/^\d{4}-\d\d-\d\dT[\d:.]+Z$/),
+    });
+    expect(existsSync(join(cli.directory, 'generations', request.files[0].location))).toBe(true);
+    expect(await running.kill('SIGTERM')).toEqual({ code: 0, signal: null });
+  });
+
+  test('waits in vain for a submission whose outcome is unknown: it says so, and exits 1', async () => {
+    const { cli } = await setStage();
+    cli.start(['worker']);
+    const { code, stdout, stderr } = await cli.run([
+      'enqueue',
+      'text-to-music',
+      '--field',
+      'prompt=rain [simulate status=502]',
+      '--wait',
+    ]);
+    expect(code).toBe(1);
+    expect(stdout).toContain('Outcome unknown, possibly charged: do not resubmit it.');
+    expect(stdout).toMatch(/^state\s+ambiguous: server error$/m);
+    expect(stderr).toMatch(/onetake ambiguous resolve [0-9a-f]{8} --help\n$/);
+  });
+
+  test('interrupted while it waits, says that the request goes on, and exits 130', async () => {
+    const { cli } = await setStage();
+    const waiting = cli.start(['enqueue', 'text-to-music', '--field', 'prompt=rain', '--wait']);
+    await waitFor(() => waiting.stderr().includes('waiting for'), { what: 'progress on stderr' });
+    expect(await waiting.kill('SIGINT')).toEqual({ code: 130, signal: null });
+    expect(waiting.stdout()).toBe('');
+    expect(waiting.stderr()).toMatch(/error: Stopped waiting\. Request [0-9a-f-]{36} goes on\.\nhint: /);
+  });
+});
+
+describe('onetake requests', () => {
+  test('lists as a JSON array, filtered, newest first', async () => {
+    const { cli, database } = await setStage();
+    await insertRequest(database, { state: 'cancelled' });
+    const older = await insertRequest(database);
+    const newer = await insertRequest(database);
+    const rows = await cli.json<{ id: string }[]>(['requests', 'list', '--state', 'queued']);
+    expect(rows.map((row) => row.id)).toEqual([newer, older]);
+    expect(await cli.json(['requests', 'list', '--limit', '1'])).toHaveLength(1);
+    expect(await cli.json(['requests', 'list', '--account', 'other'])).toEqual([]);
+  });
+
+  test('fits its table into 80 columns, with ids of 8 digits', async () => {
+    const { cli, database } = await setStage();
+    const id = await insertRequest(database);
+    await insertAmbiguous(database, { http_status: 502 });
+    const { stdout, stderr, code } = await cli.run(['requests', 'list']);
+    expect(code).toBe(0);
+    expect(widestLine(stdout)).toBeLessThanOrEqual(80);
+    expect(stdout.split('\n')[0]).toMatch(/^id\s+state\s+account\s+operation\s+age\s+charge\s+waiting for$/);
+    expect(stdout).toContain(`\n${id.slice(0, 8)}  queued`);
+    expect(stdout).not.toContain(id);
+    expect(stderr).toContain('Outcome unknown, possibly charged: do not resubmit it.');
+  });
+
+  test('shows one by the first 8 digits of its id, within 80 columns', async () => {
+    const { cli, database } = await setStage();
+    const { id } = await insertAmbiguous(database, { http_status: 502, phase: 'answered' });
+    const { stdout } = await cli.run(['requests', 'show', id.slice(0, 8)]);
+    expect(widestLine(stdout)).toBeLessThanOrEqual(80);
+    expect(stdout).toMatch(new RegExp(`^id +${id}$`, 'm'));
+    expect(stdout).toContain('Outcome unknown, possibly charged: do not resubmit it.');
+    expect(Object.keys(await cli.json(['requests', 'show', id]))).toEqual(SHOW_KEYS);
+  });
+
+  test('keeps the URL of a file that was not stored to itself', async () => {
+    const { cli, database } = await setStage();
+    const id = await insertRequest(database, { state: 'succeeded' });
+    await database.query(
+      `insert into onetake.assets (request_id, index, kind, location) values ($1, 0, 'audio', 'https://cdn.test/?sig=secret')`,
+      [id],
+    );
+    const { stdout } = await cli.run(['requests', 'show', id]);
+    expect(stdout).toContain('at the provider');
+    const json = await cli.run(['requests', 'show', id, '--json']);
+    expect(JSON.parse(json.stdout).files).toMatchObject([{ index: 0, location: null }]);
+    expect(stdout + json.stdout).not.toContain('secret');
+  });
+
+  test('refuses an id that nobody has, one that is none, and an unknown state', async () => {
+    const { cli } = await setStage();
+    expect(await cli.error(['requests', 'show', '00000000'])).toMatchObject({
+      code: 'request_not_found',
+      exitCode: 1,
+    });
+    expect(await cli.error(['requests', 'show', 'song'])).toMatchObject({
+      code: 'invalid_option',
+      exitCode: 2,
+    });
+    expect(await cli.error(['requests', 'list', '--state', 'ambigous'])).toMatchObject({
+      message: '--state: unknown state. Did you mean "ambiguous"?',
+      exitCode: 2,
+    });
+  });
+});

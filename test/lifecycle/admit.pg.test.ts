@@ -1,0 +1,280 @@
+import { describe, expect, it, onTestFinished } from 'vitest';
+import { admit } from '../../src/lifecycle/admit.ts';
+import { settle } from '../../src/lifecycle/settle.ts';
+import { submit } from '../../src/lifecycle/submit.ts';
+import { COMMIT, databaseProxy } from '../support/database-proxy.ts';
+import { laneOf, lifecycleContext } from '../support/lifecycle-context.ts';
+import { hold } from '../support/raw-provider.ts';
+import { waitFor } from '../support/wait-for.ts';
+import { lockRows, openWorld, type World } from '../support/world.ts';
+
+const MINUTE_MS = 60_000;
+
+describe('two workers and one account', () => {
+  it('never have more generations than slots, nor more POSTs in any minute than the limit, and lose nothing', async () => {
+    const limits = { requestsPerMinute: 5, maxConcurrentGenerations: 3 };
+    const arrivals: number[] = [];
+    let now = () => 0;
+    const world = await openWorld({
+      limits,
+      // The provider has the very same limits: one POST too many and it answers 429.
+      simulator: { ...limits, runTimeMs: 7_000, onPost: () => void arrivals.push(now()) },
+    });
+    let passed = 0;
+    now = () => Date.now() + passed;
+    await world.songs(24);
+    const workers = [world.worker(), world.worker()];
+    const pollers = [world.poller(), world.poller()];
+    for (let rounds = 0; rounds < 200; rounds++) {
+      await Promise.all(workers.map((worker) => worker.runOnce()));
+      await Promise.all(pollers.map((poller) => poller.runOnce()));
+      if (Object.values(await world.states()).every((state) => state === 'succeeded')) break;
+      passed += 2_500;
+      await world.passTime(2_500);
+    }
+
+    expect(new Set(Object.values(await world.states()))).toEqual(new Set(['succeeded']));
+    const { totals, forms } = world.simulator.ledger();
+    expect(totals).toMatchObject({ posts: 24, charges: 24, chargedTwice: 0, maxConcurrency: 3 });
+    expect(forms.every(({ posts }) => posts === 1)).toBe(true);
+    expect(Math.max(...arrivals.map((from) => arrivals.filter((at) => at >= from && at < from + MINUTE_MS).length))).toBe(5);
+    // Nor is the limit wasted: the fifth minute has begun when the last POST goes.
+    expect(Math.max(...arrivals) - Math.min(...arrivals)).toBeLessThan(5 * (MINUTE_MS + 3_000));
+  });
+
+  it('never submit the same request, and submit each', async () => {
+    const world = await openWorld();
+    await world.songs(40);
+    const workers = [world.worker(), world.worker(), world.worker()];
+    for (let rounds = 0; rounds < 4; rounds++) await Promise.all(workers.map((worker) => worker.runOnce()));
+    const { totals, forms } = world.simulator.ledger();
+    expect(totals).toMatchObject({ posts: 40, charges: 40 });
+    expect(forms).toHaveLength(40);
+  });
+
+  it('go first in, first out', async () => {
+    const world = await openWorld({ provider: 'raw', limits: { maxConcurrentGenerations: 1 } });
+    await world.songs(8);
+    const workers = [world.worker(), world.worker()];
+    for (let n = 0; n < 8; n++) {
+      await Promise.all(workers.map((worker) => worker.runOnce()));
+      await world.database.query('update onetake.submission_attempts set slot_freed_at = now() where slot_freed_at is null');
+    }
+    const prompts = world.raw.posts.map((call) => /song.\d+/.exec(call.body)?.[0].replace('+', ' '));
+    expect(prompts).toEqual(Array.from({ length: 8 }, (_, index) => `song ${index + 1}`));
+  });
+});
+
+describe('the window of a POST', () => {
+  it('ends 60.25 s after its response began, or after its lease while nobody knows', async () => {
+    const world = await openWorld({ provider: 'raw' });
+    world.raw.onPost = hold;
+    const id = await world.song('one');
+    const ran = world.worker().runOnce();
+    const call = await world.raw.post(1);
+    const inFlight = await world.attempt(id);
+    expect(ms(inFlight, 'lease_expires_at', 'window_until')).toBe(60_250);
+    expect(ms(inFlight, 'started_at', 'lease_expires_at')).toBe(14_000);
+    expect(ms(inFlight, 'lease_expires_at', 'slot_until')).toBe(600_000);
+    call.accept();
+    await ran;
+    const settled = await world.attempt(id);
+    expect(ms(settled, 'settled_at', 'window_until')).toBeGreaterThan(59_500);
+    expect(ms(settled, 'settled_at', 'window_until')).toBeLessThanOrEqual(60_250);
+  });
+
+  it('counts a refused POST, and not an unsent one', async () => {
+    const world = await openWorld({ provider: 'raw', limits: { requestsPerMinute: 2 } });
+    world.raw.onPost = (call) => call.answer(422, {});
+    await world.songs(4);
+    const worker = world.worker();
+    await worker.runOnce();
+    await worker.runOnce();
+    expect(world.posts()).toBe(2);
+    await world.passTime(61_000);
+    await worker.runOnce();
+    expect(world.posts()).toBe(4);
+  });
+
+  it('is kept for an attempt whose worker is lost, as is its slot until the task can’t be running', async () => {
+    const world = await openWorld({ provider: 'raw', limits: { requestsPerMinute: 1, maxConcurrentGenerations: 1 } });
+    const ctx = await context(world);
+    await world.songs(2);
+    await admit(ctx, await laneOf(ctx), 1);
+    const worker = world.worker();
+    await world.passTime(14_001);
+    await worker.runOnce();
+    expect(Object.values(await world.states())).toEqual(['ambiguous', 'queued']);
+    await world.passTime(61_000);
+    await worker.runOnce();
+    expect(world.posts()).toBe(0);
+    await world.passTime(600_000);
+    await worker.runOnce();
+    expect(world.posts()).toBe(1);
+  });
+});
+
+describe('a job', () => {
+  it('whose request somebody has locked is looked at again, and holds nobody up', async () => {
+    const world = await openWorld({ provider: 'raw' });
+    const [first, second] = (await world.songs(2)) as [string, string];
+    const unlock = await lockRows(world.database, 'select from onetake.generation_requests where id = $1', [first]);
+    const worker = world.worker();
+
+    await worker.runOnce();
+    expect((await world.request(second))['state']).toBe('accepted');
+    expect((await world.request(first))['state']).toBe('queued');
+    await unlock();
+    expect(await worker.runOnce()).toBe(0);
+    await world.passTime(1_100);
+    expect(await worker.runOnce()).toBe(1);
+
+    expect((await world.request(first))['state']).toBe('accepted');
+    expect(world.posts()).toBe(2);
+  });
+
+  it('that comes before its request is due waits for it', async () => {
+    const world = await openWorld({ provider: 'raw' });
+    const [id] = (await world.songs(2)) as [string];
+    await world.database.query(`update onetake.generation_requests set not_before = now() + interval '1 min' where id = $1`, [id]);
+    const worker = world.worker();
+    await worker.runOnce();
+    await world.passTime(59_000);
+    await worker.runOnce();
+    expect(world.posts()).toBe(1);
+    await world.passTime(2_000);
+    await worker.runOnce();
+    expect(world.posts()).toBe(2);
+  });
+
+  it.each(['cancelled', 'expired', 'submitting', 'accepted', 'ambiguous'])('of a request that is %s permits nothing', async (state) => {
+    const world = await openWorld({ provider: 'raw' });
+    const ctx = await context(world);
+    const id = await world.song('one');
+    if (state === 'cancelled') await world.client.cancel(id, { actor: 'me', reason: 'test' });
+    else if (state === 'expired') {
+      await world.database.query(`update onetake.generation_requests set state = 'expired', settled_at = now() where id = $1`, [id]);
+    } else {
+      const batch = await admit(ctx, await laneOf(ctx), 1);
+      if (!('attempts' in batch)) throw new Error('not admitted');
+      const [attempt] = batch.attempts as [(typeof batch.attempts)[number]];
+      world.raw.onPost = (call) => (state === 'accepted' ? call.accept() : call.answer(502));
+      if (state !== 'submitting') await settle(ctx, attempt, await submit(ctx, attempt, 'sonilo', batch.maySend));
+      // A twin of the job, as a hand in the queue's tables would make it.
+      await ctx.database.transaction((tx) => ctx.queue.send(tx, { id, account: 'default', operation: 'text-to-music' }, null));
+    }
+    const posts = world.posts();
+    const other = await world.song('other');
+    const worker = world.worker();
+    await worker.runOnce();
+    await worker.runOnce();
+
+    expect((await world.request(id))['state']).toBe(state);
+    expect((await world.request(other))['submissions']).toBe(1);
+    expect(world.posts()).toBe(posts + 1);
+    expect(await world.attempts(id)).toHaveLength(['cancelled', 'expired'].includes(state) ? 0 : 1);
+  });
+});
+
+describe('the send budget', () => {
+  it.each(['monotonic', 'wall'] as const)('once used up by the %s clock, nothing is sent and the request goes back', async (which) => {
+    const world = await openWorld({ provider: 'raw' });
+    const skew = { monotonic: 0, wall: 0 };
+    const ctx = await lifecycleContext(
+      { connectionString: world.database.connectionString, config: world.config },
+      { clock: { monotonic: () => performance.now() + skew.monotonic, now: () => Date.now() + skew.wall } },
+    );
+    onTestFinished(() => ctx.stop());
+    const id = await world.song('one');
+    const batch = await admit(ctx, await laneOf(ctx), 1);
+    if (!('attempts' in batch)) throw new Error('not admitted');
+    const [attempt] = batch.attempts as [(typeof batch.attempts)[number]];
+    expect(batch.maySend()).toBe(true);
+
+    // leaseMs − submissionMs − 1,000
+    skew[which] = 4_000;
+    await settle(ctx, attempt, await submit(ctx, attempt, 'sonilo', batch.maySend));
+
+    expect(world.posts()).toBe(0);
+    expect(await world.request(id)).toMatchObject({ state: 'queued', state_reason: 'unsent_own_doing', charge: 'none' });
+    expect(await world.attempt(id)).toMatchObject({ certainty: 'unsent', error_code: 'gate_closed', health: 'none' });
+  });
+});
+
+describe('a COMMIT whose answer is lost', () => {
+  it.each(['before', 'after'] as const)('%s the server had it: one POST in the end', async (when) => {
+    const world = await openWorld({ provider: 'raw' });
+    const proxy = await databaseProxy(world.database.connectionString);
+    onTestFinished(() => proxy.stop());
+    const ctx = await lifecycleContext({ connectionString: proxy.connectionString, config: world.config });
+    onTestFinished(() => ctx.stop());
+    const id = await world.song('one');
+    const lane = await laneOf(ctx);
+    const cut = proxy.cutAt(COMMIT, when);
+
+    const batch = await admit(ctx, lane, 1);
+    await cut;
+
+    const committed = when === 'after';
+    expect('attempts' in batch).toBe(committed);
+    expect((await world.request(id))['state']).toBe(committed ? 'submitting' : 'queued');
+    if ('attempts' in batch) {
+      for (const attempt of batch.attempts) await settle(ctx, attempt, await submit(ctx, attempt, 'sonilo', batch.maySend));
+    }
+    const worker = world.worker();
+    await worker.runOnce();
+    await world.passTime(120_000);
+    await worker.runOnce();
+    expect(await world.request(id)).toMatchObject({ state: 'accepted', submissions: 1 });
+    expect(world.posts()).toBe(1);
+  });
+
+  it('is asked about under the lock that a server process which still commits would hold', async () => {
+    const world = await openWorld({ provider: 'raw' });
+    const proxy = await databaseProxy(world.database.connectionString);
+    onTestFinished(() => proxy.stop());
+    const ctx = await lifecycleContext({ connectionString: proxy.connectionString, config: world.config });
+    onTestFinished(() => ctx.stop());
+    const id = await world.song('one');
+    const lane = await laneOf(ctx);
+    // The commit itself is slow: a deferred trigger waits for a lock of ours, after the client has gone.
+    await world.database.query('create table public.gate ()');
+    await world.database.query(`
+      create function public.slow() returns trigger language plpgsql as
+        $$ begin lock table public.gate in access share mode; return null; end $$;
+      create constraint trigger slow after insert on onetake.submission_attempts
+        deferrable initially deferred for each row execute function public.slow()`);
+    const client = await world.database.pool({ max: 1 }).connect();
+    await client.query('begin');
+    await client.query('lock table public.gate in access exclusive mode');
+    const admitted = admit(ctx, lane, 1);
+    await waitFor(
+      async () => (await world.database.query(`select from pg_stat_activity where query = 'commit' and wait_event_type = 'Lock'`)).length > 0,
+      { what: 'the commit to be under way' },
+    );
+    await proxy.down();
+    await proxy.up();
+    await waitFor(
+      async () =>
+        (await world.database.query(
+          `select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'`,
+        )).length >= 2,
+      { what: 'the question to wait for the row' },
+    );
+    expect((await world.request(id))['state']).toBe('queued');
+    await client.query('commit');
+    client.release();
+
+    const batch = await admitted;
+    expect('attempts' in batch && batch.attempts.length).toBe(1);
+    expect((await world.request(id))['state']).toBe('submitting');
+  });
+});
+
+const ms = (row: Readonly<Record<string, unknown>>, from: string, to: string): number => Number(row[to]) - Number(row[from]);
+
+async function context(world: World) {
+  const ctx = await lifecycleContext({ connectionString: world.database.connectionString, config: world.config });
+  onTestFinished(() => ctx.stop());
+  return ctx;
+}

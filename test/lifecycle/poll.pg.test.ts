@@ -1,0 +1,279 @@
+import { describe, expect, it } from 'vitest';
+import type { ProviderCall } from '../support/raw-provider.ts';
+import { waitFor } from '../support/wait-for.ts';
+import { lockRows, openWorld, type World, type WorldOptions } from '../support/world.ts';
+
+const OPERATOR = { actor: 'an operator', reason: 'gave it up' };
+
+interface Accepted extends World {
+  readonly id: string;
+  readonly taskId: string;
+}
+
+/** A world with one accepted task; its provider answers reads as the test says. */
+async function acceptedWorld(options: WorldOptions = {}): Promise<Accepted> {
+  const world = await openWorld({ provider: 'raw', ...options });
+  const id = await world.song('one');
+  await world.worker().runOnce();
+  const { state, provider_task_id: taskId } = await world.request(id);
+  expect(state).toBe('accepted');
+  // The first read is due.
+  await world.passTime(1_000);
+  return Object.assign(world, { id, taskId: taskId as string });
+}
+
+const task = (call: ProviderCall, body: object): void =>
+  call.answer(200, { task_id: call.path.split('/').at(-1), ...body });
+const processing = (call: ProviderCall): void => task(call, { status: 'processing' });
+const failed = (refunded?: boolean) => (call: ProviderCall) =>
+  task(call, { status: 'failed', error: { code: 'generation_failed' }, ...(refunded === undefined ? {} : { refunded }) });
+const succeeded = (call: ProviderCall): void =>
+  task(call, { status: 'succeeded', audio: [{ stream_index: 0, url: 'https://files.example.com/a.wav', content_type: 'audio/wav', file_size: 5 }] });
+
+describe('a read that tells nothing', () => {
+  it.each<[string, (call: ProviderCall) => void]>([
+    ['500', (call) => call.answer(500, {})],
+    ['502 with HTML', (call) => call.answer(502, '<h1>Bad gateway</h1>')],
+    ['200 with HTML', (call) => call.answer(200, '<h1>Welcome</h1>')],
+    ['200 with another task', (call) => call.answer(200, { task_id: 'another', status: 'failed', refunded: true })],
+    ['200 with an unknown status', (call) => task(call, { status: 'exploded' })],
+    ['404', (call) => call.answer(404, { code: 'not_found' })],
+    ['410', (call) => call.answer(410, {})],
+    ['401', (call) => call.answer(401, { code: 'invalid_api_key' })],
+    ['403', (call) => call.answer(403, {})],
+    ['429', (call) => call.answer(429, {}, { 'retry-after': '1' })],
+    ['a reset', (call) => call.socket.resetAndDestroy()],
+    ['a cut body', (call) => call.socket.end('HTTP/1.1 200 OK\r\ncontent-length: 90\r\n\r\n{"status": "failed"')],
+  ])('%s: is never the failure of the task', async (_what, answer) => {
+    const world = await acceptedWorld();
+    const poller = world.poller();
+    world.raw.onGet = answer;
+    for (let n = 1; n <= 10; n++) {
+      await world.passTime(3_600_000);
+      expect(await poller.runOnce()).toBe(1);
+      expect(await world.request(world.id)).toMatchObject({ state: 'accepted', poll_errors: n, charge: 'charged' });
+    }
+    // Persistent trouble is told, and nothing is held or counted on account of it.
+    expect(await world.request(world.id)).toMatchObject({ attention: 'poll_failing' });
+    expect(await world.database.query('select * from onetake.account_holds')).toEqual([]);
+    expect(await world.breaker()).toMatchObject({ state: 'closed', consecutive_failures: 0 });
+
+    world.raw.onGet = succeeded;
+    await world.passTime(3_600_000);
+    await poller.runOnce();
+    expect(await world.request(world.id)).toMatchObject({ state: 'succeeded', attention: null, poll_errors: 0 });
+    expect(world.posts()).toBe(1);
+  });
+
+  it('waits longer from error to error, longest when the account is in trouble', async () => {
+    const world = await acceptedWorld({ config: { poller: { intervalMs: 1_000, maxIntervalMs: 4_000 } } });
+    const poller = world.poller();
+    const waits: number[] = [];
+    for (const answer of [500, 500, 500, 500, 401, 401]) {
+      world.raw.onGet = (call) => call.answer(answer);
+      await world.passTime(60_000);
+      await world.database.query('update onetake.generation_requests set accepted_at = clock_timestamp()');
+      const before = Date.now();
+      await poller.runOnce();
+      const next = (await world.request(world.id))['next_poll_at'] as Date;
+      waits.push(Math.round((Number(next) - before) / 1_000));
+    }
+    expect(waits.slice(0, 4)).toEqual([2, 4, 4, 4]);
+    expect(waits[4]).toBeGreaterThan(25);
+    expect(waits[5]).toBeGreaterThan(35);
+    expect(waits[5]).toBeLessThanOrEqual(41);
+  });
+});
+
+describe('a task', () => {
+  it('that runs is read again and again, and given attention when it is overdue, never ended', async () => {
+    const world = await acceptedWorld();
+    world.raw.onGet = processing;
+    const poller = world.poller();
+    await poller.runOnce();
+    expect(await world.request(world.id)).toMatchObject({ state: 'accepted', attention: null });
+    await world.passTime(601_000);
+    await poller.runOnce();
+    expect(await world.request(world.id)).toMatchObject({ state: 'accepted', attention: 'overdue' });
+    world.raw.onGet = succeeded;
+    await world.passTime(60_000);
+    await poller.runOnce();
+    expect(await world.request(world.id)).toMatchObject({ state: 'succeeded', attention: null });
+  });
+
+  it('that is finished is linked when no storage is configured', async () => {
+    const world = await acceptedWorld();
+    world.raw.onGet = succeeded;
+    await world.poller().runOnce();
+    expect(await world.request(world.id)).toMatchObject({ state: 'succeeded', result_status: 'linked', charge: 'charged', next_poll_at: null });
+    expect(await world.database.query('select * from onetake.assets')).toMatchObject([
+      { index: 0, kind: 'audio', location: 'https://files.example.com/a.wav', stored_at: null },
+    ]);
+    expect((await world.attempt(world.id))['slot_freed_at']).not.toBeNull();
+  });
+
+  it('that finished without files is asked again before that is taken for the truth', async () => {
+    const world = await acceptedWorld();
+    const poller = world.poller();
+    world.raw.onGet = (call) => task(call, { status: 'succeeded', audio: [] });
+    await poller.runOnce();
+    await world.passTime(60_000);
+    await poller.runOnce();
+    expect(await world.request(world.id)).toMatchObject({ state: 'accepted' });
+    await world.passTime(60_000);
+    await poller.runOnce();
+    expect(await world.request(world.id)).toMatchObject({ state: 'succeeded', result_status: 'empty', attention: 'result_empty' });
+  });
+
+  it('that failed frees its slot, and its refund is watched for until it is there', async () => {
+    const world = await acceptedWorld();
+    const poller = world.poller();
+    world.raw.onGet = failed(false);
+    await poller.runOnce();
+    expect(await world.request(world.id)).toMatchObject({ state: 'failed', failure_reason: 'provider', charge: 'charged', refunded: false });
+    expect((await world.attempt(world.id))['slot_freed_at']).not.toBeNull();
+    for (const answer of [failed(false), (call: ProviderCall) => call.answer(500), processing]) {
+      world.raw.onGet = answer;
+      await world.passTime(60_000);
+      expect(await poller.runOnce()).toBe(1);
+      expect(await world.request(world.id)).toMatchObject({ state: 'failed', charge: 'charged', refunded: false });
+    }
+    world.raw.onGet = (call) => task(call, { status: 'failed', refunded: 'true' });
+    await world.passTime(60_000);
+    await poller.runOnce();
+    expect(await world.request(world.id)).toMatchObject({ charge: 'charged' });
+    world.raw.onGet = failed(true);
+    await world.passTime(60_000);
+    await poller.runOnce();
+    expect(await world.request(world.id)).toMatchObject({ state: 'failed', charge: 'refunded', refunded: true, next_poll_at: null });
+    expect(world.events.filter(({ name }) => name === 'task:refunded')).toHaveLength(1);
+  });
+
+  it('whose refund never comes is watched for an hour', async () => {
+    const world = await acceptedWorld();
+    const poller = world.poller();
+    world.raw.onGet = failed();
+    await poller.runOnce();
+    expect(await world.request(world.id)).toMatchObject({ refunded: null });
+    await world.passTime(3_599_000);
+    expect(await poller.runOnce()).toBe(1);
+    const gets = world.raw.gets.length;
+    await world.passTime(61_000);
+    expect(await poller.runOnce()).toBe(1);
+    expect(world.raw.gets).toHaveLength(gets);
+    expect(await world.request(world.id)).toMatchObject({ state: 'failed', charge: 'charged', next_poll_at: null });
+    await world.passTime(3_600_000);
+    expect(await poller.runOnce()).toBe(0);
+  });
+
+  it('goes on while the breaker is open and the account is held or paused', async () => {
+    const world = await acceptedWorld();
+    await world.database.query(`update onetake.circuit_breakers set state = 'open', opened_at = now(), retry_at = now() + interval '1 h'`);
+    await world.database.query(`insert into onetake.account_holds (account, kind, since, epoch) values ('default', 'key_refused', now(), 0)`);
+    await world.database.query(`update onetake.accounts set paused_until = now() + interval '1 h', pause_kind = 'rate'`);
+    const unlock = await lockRows(world.database, 'select from onetake.circuit_breakers');
+    world.raw.onGet = succeeded;
+    await world.poller().runOnce();
+    expect(await world.request(world.id)).toMatchObject({ state: 'succeeded' });
+    await unlock();
+  });
+
+  it('that ends lets a concurrency pause end too, and not a rate pause', async () => {
+    for (const kind of ['concurrency', 'rate']) {
+      const world = await acceptedWorld();
+      await world.database.query(`update onetake.accounts set paused_until = now() + interval '1 h', pause_kind = $1`, [kind]);
+      world.raw.onGet = succeeded;
+      await world.poller().runOnce();
+      const [account] = await world.database.query('select paused_until from onetake.accounts');
+      expect(account?.['paused_until'] === null).toBe(kind === 'concurrency');
+    }
+  });
+});
+
+describe('claims', () => {
+  it('two pollers read each task once, and never more at a time than they may', async () => {
+    const world = await openWorld({ provider: 'raw', config: { poller: { intervalMs: 50, maxIntervalMs: 50, concurrency: 4 } } });
+    await world.songs(20);
+    const worker = world.worker();
+    for (let n = 0; n < 3; n++) await worker.runOnce();
+    let [running, most] = [0, 0];
+    const reads = new Map<string, number>();
+    world.raw.onGet = (call) => {
+      most = Math.max(most, ++running);
+      reads.set(call.path, (reads.get(call.path) ?? 0) + 1);
+      setImmediate(() => {
+        running--;
+        succeeded(call);
+      });
+    };
+    const pollers = [world.poller(), world.poller()];
+    await world.passTime(1_000);
+    for (let n = 0; n < 4; n++) await Promise.all(pollers.map((poller) => poller.runOnce()));
+    expect(reads.size).toBe(20);
+    expect(Math.max(...reads.values())).toBe(1);
+    expect(most).toBeLessThanOrEqual(8);
+    expect(new Set(Object.values(await world.states()))).toEqual(new Set(['succeeded']));
+  });
+
+  it('a poller that dies with a claim leaves nothing to repair', async () => {
+    const world = await acceptedWorld();
+    world.raw.onGet = () => undefined;
+    const dying = world.poller();
+    void dying.runOnce().catch(() => undefined);
+    await waitFor(() => world.raw.gets.length === 1, { what: 'the task to be read' });
+    const other = world.poller();
+    expect(await other.runOnce()).toBe(0);
+    await world.passTime(31_000);
+    world.raw.onGet = succeeded;
+    expect(await other.runOnce()).toBe(1);
+    expect(await world.request(world.id)).toMatchObject({ state: 'succeeded' });
+    // The dead one comes back and finds that it is over.
+    failed(true)(world.raw.gets[0] as ProviderCall);
+    await waitFor(async () => (await other.runOnce()) === 0, { what: 'quiet' });
+    expect(await world.request(world.id)).toMatchObject({ state: 'succeeded', charge: 'charged' });
+  });
+});
+
+describe('the first terminal state wins', () => {
+  it.each<[string, (call: ProviderCall) => void]>([['succeeded', succeeded], ['failed', failed(true)]])(
+    'an operator gave it up while the answer %s was on its way',
+    async (_status, answer) => {
+      const world = await acceptedWorld();
+      world.raw.onGet = () => undefined;
+      await world.passTime(700_000);
+      const polled = world.poller().runOnce();
+      await waitFor(() => world.raw.gets.length === 1, { what: 'the task to be read' });
+      await world.client.resolve({ id: world.id, as: 'abandoned', ...OPERATOR });
+      answer(world.raw.gets[0] as ProviderCall);
+      await polled;
+      expect(await world.request(world.id)).toMatchObject({ state: 'failed', failure_reason: 'abandoned' });
+      expect(await world.database.query('select * from onetake.assets')).toEqual([]);
+      expect(world.events.filter(({ name }) => name === 'task:finished')).toEqual([]);
+    },
+  );
+
+  it('it was taken for finished while an operator waits for its row', async () => {
+    const world = await acceptedWorld();
+    world.raw.onGet = succeeded;
+    await world.passTime(700_000);
+    await world.poller().runOnce();
+    await expect(world.client.resolve({ id: world.id, as: 'abandoned', ...OPERATOR })).rejects.toMatchObject({
+      code: 'request_not_in_state',
+    });
+  });
+});
+
+describe('an accepted answer of an operator', () => {
+  it('is followed like any other', async () => {
+    const world = await openWorld({ provider: 'raw' });
+    world.raw.onPost = (call) => call.answer(502);
+    const id = await world.song('one');
+    await world.worker().runOnce();
+    await world.client.resolve({ id, as: 'accepted', providerTaskId: 'found-in-the-ledger', ...OPERATOR });
+    world.raw.onGet = succeeded;
+    await world.poller().runOnce();
+    expect(world.raw.gets[0]?.path).toBe('/v1/tasks/found-in-the-ledger');
+    expect(await world.request(id)).toMatchObject({ state: 'succeeded', charge: 'charged' });
+    expect(world.posts()).toBe(1);
+  });
+});

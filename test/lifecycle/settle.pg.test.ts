@@ -1,0 +1,242 @@
+import { beforeEach, describe, expect, it, onTestFinished } from 'vitest';
+import type { SubmissionOutcome } from '../../src/core/provider.ts';
+import { type AdmittedBatch, admit } from '../../src/lifecycle/admit.ts';
+import { rescue } from '../../src/lifecycle/rescue.ts';
+import { recordOutcome, settle } from '../../src/lifecycle/settle.ts';
+import { COMMIT, databaseProxy } from '../support/database-proxy.ts';
+import { type LifecycleContext, laneOf, lifecycleContext } from '../support/lifecycle-context.ts';
+import { waitFor } from '../support/wait-for.ts';
+import { jobRows, openWorld, type World } from '../support/world.ts';
+
+const LEASE_MS = 14_000;
+const OPERATOR = { actor: 'an operator', reason: 'looked it up in the ledger' };
+
+function outcome(changes: Partial<SubmissionOutcome>, evidence: Partial<SubmissionOutcome['evidence']> = {}): SubmissionOutcome {
+  return {
+    health: 'success',
+    certainty: 'accepted',
+    reason: 'task_accepted',
+    alert: false,
+    retryAfterMs: null,
+    ...changes,
+    evidence: { phase: 'answered', httpStatus: 202, errorCode: null, providerTaskId: null, responseAgeMs: 1, closed: true, ...evidence },
+  };
+}
+
+const accepted = (taskId = 'a-task') => outcome({}, { providerTaskId: taskId });
+const BAD_GATEWAY = outcome({ health: 'dependency_failure', certainty: 'unknown', reason: 'server_error' }, { httpStatus: 502 });
+const REFUSED = outcome({ health: 'request_or_account_failure', certainty: 'refused', reason: 'request_refused' }, { httpStatus: 422 });
+const UNSENT = outcome(
+  { health: 'dependency_failure', certainty: 'unsent', reason: 'unsent' },
+  { phase: 'unsent', httpStatus: null, errorCode: 'ECONNREFUSED' },
+);
+
+let world: World;
+let ctx: LifecycleContext;
+
+beforeEach(async () => {
+  world = await openWorld({ provider: 'raw', operation: { rearmQuarantineMs: 0 } });
+  ctx = await lifecycleContext(
+    { connectionString: world.database.connectionString, config: world.config },
+    { emit: (name, event) => (world.events as object[]).push({ name, event }) },
+  );
+  onTestFinished(() => ctx.stop());
+});
+
+async function admitted(): Promise<AdmittedBatch['attempts'][number]> {
+  const batch = await admit(ctx, await laneOf(ctx), 1);
+  if (!('attempts' in batch)) throw new Error(`not admitted: ${batch.blockedBy}`);
+  return batch.attempts[0] as AdmittedBatch['attempts'][number];
+}
+
+/** One song whose worker is gone: frozen by rescue, with the slot still taken. */
+async function lostSong(): Promise<AdmittedBatch['attempts'][number]> {
+  await world.song('one');
+  const attempt = await admitted();
+  await world.passTime(LEASE_MS + 1);
+  await rescue(ctx);
+  expect(await world.request(attempt.requestId)).toMatchObject({ state: 'ambiguous', state_reason: 'worker_lost' });
+  return attempt;
+}
+
+describe('one outcome', () => {
+  it('settles once, however often and in however many transactions it is recorded', async () => {
+    await world.song('one');
+    const attempt = await admitted();
+    await Promise.all(Array.from({ length: 6 }, () => settle(ctx, attempt, BAD_GATEWAY)));
+    await settle(ctx, attempt, accepted());
+    expect(await world.request(attempt.requestId)).toMatchObject({ state: 'ambiguous', state_reason: 'server_error' });
+    expect(await world.attempt(attempt.requestId)).toMatchObject({ http_status: 502, provider_task_id: null });
+    expect(await world.breaker()).toMatchObject({ consecutive_failures: 1 });
+    expect(await world.database.query('select * from onetake.attempt_evidence')).toEqual([]);
+    expect(world.events.filter(({ name }) => name === 'submission:settled')).toHaveLength(1);
+  });
+
+  it('sends the next job in the same transaction, one job whatever was there', async () => {
+    const id = await world.song('one');
+    const attempt = await admitted();
+    expect(await jobRows(world.database)).toEqual([]);
+    await ctx.database.transaction((tx) => ctx.queue.send(tx, { ...attempt, id }, null));
+    await settle(ctx, attempt, UNSENT);
+    expect(await jobRows(world.database)).toHaveLength(1);
+    expect(await world.request(id)).toMatchObject({ state: 'queued', job_due: false });
+  });
+
+  it('is recorded although its job can’t be sent: the row then asks for one', async () => {
+    const id = await world.song('one');
+    const attempt = await admitted();
+    await world.database.query('alter table onetake_queue.job_common rename to job_away');
+    await settle(ctx, attempt, UNSENT);
+    await world.database.query('alter table onetake_queue.job_away rename to job_common');
+    expect(await world.request(id)).toMatchObject({ state: 'queued', state_reason: 'unsent', job_due: true });
+    await rescue(ctx);
+    expect(await world.request(id)).toMatchObject({ job_due: false });
+    expect(await jobRows(world.database)).toHaveLength(1);
+  });
+
+  it('returned to the queue twenty times asks for a person', async () => {
+    const id = await world.song('one');
+    await world.database.query('update onetake.generation_requests set submissions = 19');
+    await settle(ctx, await admitted(), UNSENT);
+    expect(await world.request(id)).toMatchObject({ state: 'queued', attention: 'returned_many_times', submissions: 20 });
+  });
+});
+
+describe('a COMMIT of an outcome whose answer is lost', () => {
+  it.each(['before', 'after'] as const)('%s the server had it: the outcome is stored once', async (when) => {
+    const proxy = await databaseProxy(world.database.connectionString);
+    onTestFinished(() => proxy.stop());
+    const shaky = await lifecycleContext({ connectionString: proxy.connectionString, config: world.config });
+    onTestFinished(() => shaky.stop());
+    await world.song('one');
+    const attempt = await admitted();
+    const cut = proxy.cutAt(COMMIT, when);
+
+    await settle(shaky, attempt, BAD_GATEWAY);
+    await cut;
+
+    expect(await world.request(attempt.requestId)).toMatchObject({ state: 'ambiguous', charge: 'possible' });
+    expect(await world.breaker()).toMatchObject({ consecutive_failures: 1 });
+    expect(await world.database.query('select * from onetake.attempt_evidence')).toEqual([]);
+  });
+
+  it('survives a database that is away for a while, and says the task id meanwhile', async () => {
+    const proxy = await databaseProxy(world.database.connectionString);
+    onTestFinished(() => proxy.stop());
+    const events: { name: string; event: object }[] = [];
+    const shaky = await lifecycleContext(
+      { connectionString: proxy.connectionString, config: world.config },
+      { emit: (name, event) => void events.push({ name, event }) },
+    );
+    onTestFinished(() => shaky.stop());
+    await world.song('one');
+    const attempt = await admitted();
+    await proxy.down();
+    const settled = settle(shaky, attempt, accepted('paid-task'));
+    await waitFor(() => events.length > 0, { what: 'the second copy in the log' });
+    expect(events[0]).toMatchObject({
+      name: 'submission:unsettled',
+      event: { requestId: attempt.requestId, providerTaskId: 'paid-task' },
+    });
+    await proxy.up();
+    await settled;
+    expect(await world.request(attempt.requestId)).toMatchObject({ state: 'accepted', provider_task_id: 'paid-task' });
+  });
+});
+
+describe('an answer after the attempt was given up', () => {
+  it('that accepts completes the frozen request, and frees nothing that still runs', async () => {
+    const attempt = await lostSong();
+    await settle(ctx, attempt, accepted());
+    expect(await world.request(attempt.requestId)).toMatchObject({
+      state: 'accepted',
+      provider_task_id: 'a-task',
+      charge: 'charged',
+    });
+    // The outcome columns are written once; what came later is evidence beside them.
+    expect(await world.attempt(attempt.requestId)).toMatchObject({ phase: 'lease_over', certainty: 'unknown', slot_freed_at: null });
+    expect(await world.database.query('select * from onetake.attempt_evidence')).toMatchObject([
+      { source: 'late_answer', certainty: 'accepted', provider_task_id: 'a-task' },
+    ]);
+    expect(await world.breaker()).toMatchObject({ state: 'closed', consecutive_failures: 0 });
+  });
+
+  it('that refuses ends it; a 502 proves nothing', async () => {
+    const attempt = await lostSong();
+    await settle(ctx, attempt, BAD_GATEWAY);
+    expect(await world.request(attempt.requestId)).toMatchObject({ state: 'ambiguous', charge: 'possible' });
+    expect(await world.breaker()).toMatchObject({ consecutive_failures: 0 });
+    await settle(ctx, attempt, REFUSED);
+    expect(await world.request(attempt.requestId)).toMatchObject({ state: 'rejected', charge: 'none' });
+  });
+
+  it('withdraws a re-arm before it is paid', async () => {
+    const attempt = await lostSong();
+    await world.client.resolve({ id: attempt.requestId, as: 'not_accepted', ...OPERATOR });
+    await settle(ctx, attempt, accepted());
+    expect(await world.request(attempt.requestId)).toMatchObject({ state: 'accepted', provider_task_id: 'a-task', job_due: false });
+    const worker = world.worker();
+    await rescue(ctx);
+    await worker.runOnce();
+    expect(world.posts()).toBe(0);
+    expect(await world.request(attempt.requestId)).toMatchObject({ state: 'accepted', submissions: 1 });
+  });
+
+  it('raises the alarm when the re-armed POST is out already', async () => {
+    const first = await lostSong();
+    await world.client.resolve({ id: first.requestId, as: 'not_accepted', ...OPERATOR });
+    await rescue(ctx);
+    const second = await admitted();
+    expect(second.attempt).toBe(2);
+    await settle(ctx, first, accepted('first-task'));
+    expect(await world.request(first.requestId)).toMatchObject({ state: 'submitting', attention: 'possibly_paid_twice' });
+    await settle(ctx, second, accepted('second-task'));
+    const request = await world.request(first.requestId);
+    expect(request).toMatchObject({ state: 'accepted', provider_task_id: 'second-task', charge: 'charged' });
+    expect(request['attention']).toBe('possibly_paid_twice');
+  });
+
+  it('takes the earlier attempt’s task when the later one bought nothing', async () => {
+    const first = await lostSong();
+    await world.client.resolve({ id: first.requestId, as: 'not_accepted', ...OPERATOR });
+    await rescue(ctx);
+    const second = await admitted();
+    await settle(ctx, first, accepted('first-task'));
+    await settle(ctx, second, UNSENT);
+    expect(await world.request(first.requestId)).toMatchObject({
+      state: 'accepted',
+      provider_task_id: 'first-task',
+      charge: 'charged',
+    });
+  });
+
+  it.each([
+    ['cancelled', { as: 'not_accepted', resubmit: false }],
+    ['failed', { as: 'abandoned' }],
+  ] as const)('finds it %s: paid though withdrawn', async (state, how) => {
+    const attempt = await lostSong();
+    await world.client.resolve({ id: attempt.requestId, ...how, ...OPERATOR });
+    await settle(ctx, attempt, accepted());
+    expect(await world.request(attempt.requestId)).toMatchObject({
+      state,
+      attention: 'paid_though_withdrawn',
+      charge: 'charged',
+    });
+  });
+
+  it('that names the task which an operator has attached says nothing new', async () => {
+    const attempt = await lostSong();
+    await world.client.resolve({ id: attempt.requestId, as: 'accepted', providerTaskId: 'a-task', ...OPERATOR });
+    await settle(ctx, attempt, accepted());
+    expect(await world.request(attempt.requestId)).toMatchObject({ state: 'accepted', attention: null });
+    await settle(ctx, attempt, accepted('another-task'));
+    expect(await world.request(attempt.requestId)).toMatchObject({ attention: 'possibly_paid_twice', provider_task_id: 'a-task' });
+  });
+
+  it('is taken from the worker, not from rescue, while the lease runs', async () => {
+    await world.song('one');
+    const attempt = await admitted();
+    await ctx.database.transaction((tx) => recordOutcome(ctx, tx, attempt, BAD_GATEWAY, 'rescue'));
+    expect(await world.request(attempt.requestId)).toMatchObject({ state: 'submitting' });
+  });
+});

@@ -1,0 +1,152 @@
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { insertAmbiguous, insertRequest } from '../support/fixtures.ts';
+import { createRole } from '../support/roles.ts';
+import { createTestDatabase, type TestDatabase } from '../support/test-database.ts';
+
+let database: TestDatabase;
+beforeAll(async () => {
+  database = await createTestDatabase();
+});
+afterAll(() => database.drop());
+
+const OPERATOR_FUNCTIONS = [
+  'abandon',
+  'cancel_request',
+  'release_account',
+  'resolve_as_accepted',
+  'resolve_as_not_accepted',
+];
+
+interface FunctionRow {
+  readonly name: string;
+  readonly signature: string;
+  readonly definer: boolean;
+  readonly settings: readonly string[] | null;
+  readonly language: string;
+  readonly open: boolean;
+}
+
+function functions(): Promise<FunctionRow[]> {
+  return database.query(
+    `select p.proname as name, p.oid::regprocedure::text as signature, p.prosecdef as definer,
+  p.proconfig as settings, l.lanname as language, exists (
+    select from aclexplode(coalesce(p.proacl, acldefault('f', p.proowner))) a
+    where a.grantee = 0 and a.privilege_type = 'EXECUTE'
+  ) as open
+from pg_proc p join pg_language l on l.oid = p.prolang
+where p.pronamespace = 'onetake'::regnamespace order by p.proname`,
+  );
+}
+
+describe('the functions of the schema', () => {
+  it('are closed to PUBLIC, but for those that only compute', async () => {
+    const open = (await functions()).filter((found) => found.open).map((found) => found.name);
+    expect(open.sort()).toEqual(['charge_of', 'is_legal_move', 'lasting_attention']);
+  });
+
+  it('run with their owner’s rights exactly where an operator calls them, and with a fixed search_path', async () => {
+    const definers = (await functions()).filter((found) => found.definer);
+    expect(definers.map((found) => found.name)).toEqual(OPERATOR_FUNCTIONS);
+    for (const found of definers) expect(found.settings).toEqual(['search_path=pg_catalog, pg_temp']);
+  });
+});
+
+describe('a role without rights', () => {
+  it('can call none of the operator’s functions, nor read or write a table', async () => {
+    const { id } = await insertAmbiguous(database);
+    await using role = await createRole(database);
+    const denied = { code: '42501' };
+    const call = (text: string) => role.pool.query(text);
+    await expect(call(`select onetake.abandon('${id}', 'eve', 'why not')`)).rejects.toMatchObject(denied);
+    await database.query(`grant usage on schema onetake to ${role.name}`);
+    for (const text of [
+      `select onetake.abandon('${id}', 'eve', 'why not')`,
+      `select onetake.resolve_as_accepted('${id}', 'task', 'eve', 'why not')`,
+      `select onetake.resolve_as_not_accepted('${id}', 'eve', 'why not')`,
+      `select onetake.cancel_request('${id}', 'eve', 'why not')`,
+      `select onetake.release_account('default', null, 'eve', 'why not')`,
+      `select onetake.lock_request('${id}', array['ambiguous'])`,
+      `select onetake.record_action('eve', 'abandon', '${id}', 'why not')`,
+      'select from onetake.generation_requests',
+      'select from onetake.ambiguous_submissions',
+    ]) {
+      await expect(call(text), text).rejects.toMatchObject(denied);
+    }
+    expect(await database.query('select state from onetake.generation_requests where id = $1', [id])).toEqual(
+      [{ state: 'ambiguous' }],
+    );
+  });
+});
+
+describe('a role that may execute the operator’s functions and nothing else', () => {
+  it('settles a frozen request, and is named by its session beside the actor', async () => {
+    const { id } = await insertAmbiguous(database);
+    const queued = await insertRequest(database);
+    await using role = await createRole(database);
+    await database.query(`grant usage on schema onetake to ${role.name}`);
+    for (const { name, signature } of await functions()) {
+      if (OPERATOR_FUNCTIONS.includes(name)) {
+        await database.query(`grant execute on function ${signature} to ${role.name}`);
+      }
+    }
+    const { rows } = await role.pool.query(
+      `select * from onetake.resolve_as_not_accepted('${id}', 'ada', 'checked')`,
+    );
+    expect(rows).toMatchObject([{ id, from_state: 'ambiguous', to_state: 'queued', posts_permitted: 1 }]);
+    await role.pool.query(`select onetake.cancel_request('${queued}', 'ada', 'checked')`);
+    await role.pool.query(`select onetake.release_account('default', null, 'ada', 'checked')`);
+    await expect(role.pool.query('select from onetake.generation_requests')).rejects.toMatchObject({
+      code: '42501',
+    });
+    expect(
+      await database.query('select actor, "session_user", action from onetake.operator_actions order by id'),
+    ).toEqual([
+      { actor: 'ada', session_user: role.name, action: 'resolve_as_not_accepted' },
+      { actor: 'ada', session_user: role.name, action: 'cancel_request' },
+      { actor: 'ada', session_user: role.name, action: 'release_account' },
+    ]);
+  });
+
+  it('can’t have the functions run code of its own by the search_path or by temporary objects', async () => {
+    const { id } = await insertAmbiguous(database);
+    await using role = await createRole(database);
+    await database.query(`grant usage on schema onetake to ${role.name}`);
+    await database.query('create schema if not exists trap');
+    await database.query(`grant usage, create on schema trap to ${role.name}`);
+    await database.query(`grant execute on function onetake.abandon(uuid, text, text) to ${role.name}`);
+    const client = await role.pool.connect();
+    try {
+      // Better matches than the built-in ones, in front of everything, and a table of the same name.
+      await client.query(`create function trap.btrim(text) returns text language plpgsql as $$
+begin raise exception 'trapped as %', current_user; end $$`);
+      await client.query(`create function trap.clock_timestamp() returns timestamptz language plpgsql as $$
+begin raise exception 'trapped as %', current_user; end $$`);
+      await client.query('create temporary table operator_actions (at timestamptz)');
+      await client.query('create temporary table generation_requests (id uuid)');
+      await client.query('set search_path = trap, pg_temp, pg_catalog, onetake');
+      await client.query(`select onetake.abandon('${id}', 'ada', 'checked')`);
+    } finally {
+      client.release(true);
+    }
+    expect(await database.query('select state from onetake.generation_requests where id = $1', [id])).toEqual(
+      [{ state: 'failed' }],
+    );
+  });
+});
+
+describe('a worker’s role', () => {
+  it('needs no more than DML on the tables: the guard and the charge run with its own rights', async () => {
+    await using role = await createRole(database);
+    await database.query(`grant usage on schema onetake to ${role.name}`);
+    await database.query(`grant select, insert, update on all tables in schema onetake to ${role.name}`);
+    const id = await insertRequest(role.pool);
+    await role.pool.query(
+      `update onetake.generation_requests set state = 'rejected', settled_at = now(), charge = onetake.charge_of(id),
+  attention = onetake.lasting_attention(attention) where id = $1`,
+      [id],
+    );
+    expect(await database.query('select state from onetake.generation_requests where id = $1', [id])).toEqual(
+      [{ state: 'rejected' }],
+    );
+  });
+});

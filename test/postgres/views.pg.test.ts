@@ -1,0 +1,360 @@
+import { randomUUID } from 'node:crypto';
+import type pg from 'pg';
+import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, it } from 'vitest';
+import {
+  ago,
+  type Columns,
+  insert,
+  insertAmbiguous,
+  insertAttempt,
+  insertRequest,
+  settledAs,
+} from '../support/fixtures.ts';
+import { createTestDatabase, type TestDatabase } from '../support/test-database.ts';
+
+// One database, and each test in a transaction that is rolled back.
+let clone: TestDatabase;
+let client: pg.PoolClient;
+const database = {
+  query: async <Row extends pg.QueryResultRow>(text: string, values?: unknown[]): Promise<Row[]> =>
+    (await client.query<Row>(text, values)).rows,
+};
+beforeAll(async () => {
+  clone = await createTestDatabase();
+  client = await clone.pool({ max: 1 }).connect();
+});
+beforeEach(() => client.query('begin isolation level read committed'));
+afterEach(() => client.query('rollback'));
+afterAll(async () => {
+  client.release();
+  await clone.drop();
+});
+
+const BREAKER = 'sonilo/text-to-music';
+const SECONDS = /\d\d:\d\d:\d\d/;
+
+async function setBreaker(columns: Columns): Promise<void> {
+  const names = Object.keys(columns);
+  await database.query(
+    `update onetake.circuit_breakers set ${names.map((name, i) => `${name} = $${i + 2}`).join(', ')} where name = $1`,
+    [BREAKER, ...Object.values(columns)],
+  );
+}
+
+async function openBreaker(retryAt: Date, transition: Columns = {}): Promise<void> {
+  await setBreaker({ state: 'open', opened_at: ago(10_000), retry_at: retryAt, consecutive_failures: 0 });
+  await insert(database, 'circuit_breaker_transitions', {
+    at: ago(10_000),
+    breaker_name: BREAKER,
+    number: 1,
+    previous_state: 'closed',
+    next_state: 'open',
+    cause: 'failure_threshold',
+    http_status: 502,
+    generation: 2,
+    ...transition,
+  });
+}
+
+async function halfOpen(leaseExpiresAt: Date): Promise<void> {
+  const id = await insertRequest(database, { state: 'submitting' });
+  const attemptId = await insertAttempt(database, id, { is_probe: true, lease_expires_at: leaseExpiresAt });
+  await setBreaker({ state: 'half_open', probe_attempt_id: attemptId, probe_request_id: id });
+}
+
+async function status(): Promise<Record<string, unknown>> {
+  const [row] = await database.query('select * from onetake.breaker_status where name = $1', [BREAKER]);
+  return row as Record<string, unknown>;
+}
+
+describe('breaker_status', () => {
+  it('says that submissions flow', async () => {
+    expect(await status()).toMatchObject({
+      state: 'closed',
+      effective_state: 'closed',
+      why: 'closed: submissions flow',
+      retry_in_ms: null,
+    });
+  });
+
+  it('counts the failures in a row', async () => {
+    await setBreaker({ consecutive_failures: 2 });
+    expect(await status()).toMatchObject({
+      effective_state: 'closed',
+      why: 'closed: 2 of 3 dependency failures in a row',
+    });
+  });
+
+  it.each([
+    ['failure_threshold', '3 dependency failures in a row (last answer 502)'],
+    ['probe_failed', 'the probe failed (last answer 502)'],
+    ['probe_lost', 'the probe’s worker was lost (last answer 502)'],
+    ['probe_neutral', 'the probe told nothing (last answer 502)'],
+  ])('says since when and why it is open (%s), and when the next probe is', async (cause, why) => {
+    await openBreaker(ago(-20_000), { cause });
+    const row = await status();
+    expect(row).toMatchObject({ state: 'open', effective_state: 'open' });
+    expect(row['why']).toMatch(/^open since \d\d:\d\d:\d\d: .*, next probe at \d\d:\d\d:\d\d$/);
+    expect(String(row['why']).replace("probe's", 'probe’s')).toContain(why);
+    expect(Number(row['retry_in_ms'])).toBeGreaterThan(15_000);
+    expect(Number(row['retry_in_ms'])).toBeLessThanOrEqual(20_000);
+  });
+
+  it('says that a probe is due once the cooldown is over', async () => {
+    await openBreaker(ago(1_000));
+    expect(await status()).toMatchObject({
+      state: 'open',
+      effective_state: 'probe_due',
+      why: expect.stringMatching(/a probe is due since \d\d:\d\d:\d\d$/),
+      retry_in_ms: '0',
+    });
+  });
+
+  it('says that a probe is in flight, and since when', async () => {
+    await halfOpen(ago(-30_000));
+    expect(await status()).toMatchObject({
+      effective_state: 'half_open',
+      why: expect.stringMatching(/^half open: one probe is in flight since \d\d:\d\d:\d\d$/),
+    });
+  });
+
+  it('says that the probe is overdue once its lease is over, or its attempt is nowhere', async () => {
+    const overdue = {
+      state: 'half_open',
+      effective_state: 'probe_overdue',
+      why: 'half open: the probe has not answered and its lease is over',
+    };
+    await halfOpen(ago(1_000));
+    expect(await status()).toMatchObject(overdue);
+    await setBreaker({ probe_attempt_id: randomUUID() });
+    expect(await status()).toMatchObject(overdue);
+  });
+});
+
+describe('request_overview.waiting_for', () => {
+  async function waitingFor(id: string): Promise<string | null> {
+    const [row] = await database.query<{ waiting_for: string | null }>(
+      'select waiting_for from onetake.request_overview where id = $1',
+      [id],
+    );
+    return (row as { waiting_for: string | null }).waiting_for;
+  }
+  const queued = () => insertRequest(database);
+  const runningAttempt = async (columns: Columns) => {
+    const id = await insertRequest(database, { state: 'accepted' });
+    await insertAttempt(database, id, columns);
+  };
+
+  it('names a worker when nothing is in the way', async () => {
+    expect(await waitingFor(await queued())).toBe('a worker');
+  });
+
+  it('names the hold of the account, before anything else', async () => {
+    await openBreaker(ago(-20_000));
+    await insert(database, 'account_holds', {
+      account: 'default',
+      kind: 'key_refused',
+      since: new Date('2026-01-02T11:58:00Z'),
+      epoch: 0,
+    });
+    expect(await waitingFor(await queued())).toBe('account held: key refused since 11:58');
+  });
+
+  it('leaves out a hold of another operation, one that has ended and one that ran out', async () => {
+    const hold = { account: 'default', kind: 'operator', since: ago(0), epoch: 0 };
+    await insert(database, 'account_holds', { ...hold, operation: 'video-to-music' });
+    await insert(database, 'account_holds', { ...hold, operation: 'text-to-music', ended_at: ago(0) });
+    await insert(database, 'account_holds', { ...hold, until: ago(1) });
+    expect(await waitingFor(await queued())).toBe('a worker');
+  });
+
+  it('names the breaker and its next probe', async () => {
+    await openBreaker(ago(-20_000));
+    expect(await waitingFor(await queued())).toMatch(
+      /^breaker open until \d\d:\d\d:\d\d \(3 failures in a row\)$/,
+    );
+  });
+
+  it('names a probe that is due, or in flight', async () => {
+    const id = await queued();
+    await openBreaker(ago(1));
+    expect(await waitingFor(id)).toBe('breaker open: a probe is due');
+    await setBreaker({ state: 'closed', opened_at: null, retry_at: null });
+    await setBreaker({ state: 'half_open', probe_attempt_id: randomUUID(), probe_request_id: id });
+    expect(await waitingFor(id)).toBe('breaker half open: one probe is in flight');
+  });
+
+  it('does not name the breaker of another operation', async () => {
+    await openBreaker(ago(-20_000));
+    expect(await waitingFor(await insertRequest(database, { operation: 'video-to-music' }))).toBe('a worker');
+  });
+
+  it('names the provider’s limit and the end of the pause', async () => {
+    await database.query(
+      `update onetake.accounts set paused_until = now() + interval '30 s', pause_kind = 'concurrency'`,
+    );
+    const text = await waitingFor(await queued());
+    expect(text).toMatch(SECONDS);
+    expect(text).toMatch(/^concurrency limit of the provider: paused until/);
+  });
+
+  it('names the instant that the request itself waits for, and why', async () => {
+    const id = await insertRequest(database, { not_before: ago(-60_000), state_reason: 'rearmed' });
+    expect(await waitingFor(id)).toMatch(/^not before \d\d:\d\d:\d\d \(rearmed\)$/);
+  });
+
+  it('names the rate, and when the next slot of the minute comes', async () => {
+    await database.query('update onetake.accounts set requests_per_minute = 2');
+    await runningAttempt({ slot_freed_at: ago(0), window_until: ago(-20_000) });
+    await runningAttempt({ slot_freed_at: ago(0), window_until: ago(-14_000) });
+    await runningAttempt({ slot_freed_at: ago(0), window_until: ago(1) });
+    expect(await waitingFor(await queued())).toBe('rate: 2 of 2 requests this minute, next slot in 14 s');
+  });
+
+  it('names the generations that are running', async () => {
+    for (let i = 0; i < 4; i++) await runningAttempt({ window_until: ago(0) });
+    await runningAttempt({ window_until: ago(0), slot_freed_at: ago(0) });
+    await runningAttempt({ window_until: ago(0), slot_until: ago(1) });
+    expect(await waitingFor(await queued())).toBe('4 of 4 generations running');
+  });
+
+  it.each([
+    ['submitting', "the provider's answer"],
+    ['accepted', 'the provider: task accepted, still running'],
+    ['ambiguous', 'outcome unknown: needs an operator'],
+    ['succeeded', null],
+    ['failed', null],
+    ['rejected', null],
+    ['cancelled', null],
+    ['expired', null],
+  ] as const)('says of one that is %s: %s', async (state, text) => {
+    expect(await waitingFor(await insertRequest(database, { state }))).toBe(text);
+  });
+
+  it('says that its files are coming once the provider is done', async () => {
+    const id = await insertRequest(database, { state: 'accepted', provider_finished_at: ago(0) });
+    expect(await waitingFor(id)).toBe('its files');
+  });
+});
+
+describe('ambiguous_submissions', () => {
+  it('lists the frozen ones only, oldest first, with what is known of the last attempt', async () => {
+    await insertRequest(database, { state: 'accepted' });
+    const young = await insertAmbiguous(database, { settled_at: ago(5_000) }, { created_at: ago(10_000) });
+    const closedAt = ago(55_000);
+    const old = await insertAmbiguous(
+      database,
+      {
+        attempt: 2,
+        http_status: 502,
+        error_code: 'UND_ERR_SOCKET',
+        phase: 'response_started',
+        settled_at: ago(60_000),
+        closed_at: closedAt,
+      },
+      { created_at: ago(90_000), state_reason: 'server_error' },
+    );
+    await insertAttempt(database, old.id, settledAs('unknown', { attempt: 1, http_status: 202 }));
+    const rows = await database.query<Record<string, unknown>>('select * from onetake.ambiguous_submissions');
+    expect(rows.map((row) => row['id'])).toEqual([old.id, young.id]);
+    expect(rows[0]).toMatchObject({
+      reason: 'server_error',
+      account: 'default',
+      operation: 'text-to-music',
+      attempt: 2,
+      phase: 'response_started',
+      http_status: 502,
+      error_code: 'UND_ERR_SOCKET',
+      charge: 'possible',
+      needs_force: false,
+      evidence: null,
+    });
+    expect(Number(rows[0]?.['age_ms'])).toBeGreaterThanOrEqual(60_000);
+    expect(Number(rows[1]?.['age_ms'])).toBeLessThan(30_000);
+  });
+
+  it('says from when it may be re-armed: at once when the attempt is closed, else after its quarantine', async () => {
+    const quarantine = ago(-120_000);
+    const settled = ago(1_000);
+    const closed = await insertAmbiguous(database, { closed_at: ago(0), settled_at: settled });
+    const left = await insertAmbiguous(database, { quarantine_until: quarantine });
+    const rearmable = async (id: string) =>
+      (
+        await database.query<{ rearmable_at: Date }>(
+          'select rearmable_at from onetake.ambiguous_submissions where id = $1',
+          [id],
+        )
+      )[0]?.rearmable_at;
+    expect(await rearmable(closed.id)).toEqual(settled);
+    expect(await rearmable(left.id)).toEqual(quarantine);
+  });
+
+  it('shows later evidence, and that a success needs force', async () => {
+    const { attemptId } = await insertAmbiguous(database, { http_status: 202 });
+    for (const status of [401, 429]) {
+      await insert(database, 'attempt_evidence', {
+        attempt_id: attemptId,
+        seen_at: ago(0),
+        source: 'late_answer',
+        certainty: 'refused',
+        http_status: status,
+      });
+    }
+    expect(await database.query('select needs_force, evidence from onetake.ambiguous_submissions')).toEqual([
+      { needs_force: true, evidence: 'late_answer refused 401; late_answer refused 429' },
+    ]);
+  });
+
+  it('lists one that has no attempt', async () => {
+    await insertRequest(database, { state: 'ambiguous', state_reason: 'intent_lost' });
+    expect(
+      await database.query('select reason, attempt, needs_force from onetake.ambiguous_submissions'),
+    ).toEqual([{ reason: 'intent_lost', attempt: null, needs_force: false }]);
+  });
+});
+
+describe('attention', () => {
+  it('holds everything that wants a person, oldest first, with the command that ends it', async () => {
+    await insertRequest(database, { state: 'succeeded' });
+    const frozen = await insertAmbiguous(database, { settled_at: ago(30_000) });
+    const noted = await insertRequest(database, {
+      state: 'accepted',
+      attention: 'poll_failing',
+      attention_since: ago(20_000),
+    });
+    await insert(database, 'account_holds', {
+      account: 'default',
+      kind: 'payment_required',
+      since: ago(40_000),
+      epoch: 0,
+    });
+    expect(
+      await database.query('select subject_kind, subject, what, command from onetake.attention'),
+    ).toEqual([
+      {
+        subject_kind: 'account',
+        subject: 'default',
+        what: 'held: payment required',
+        command: 'onetake accounts release default',
+      },
+      {
+        subject_kind: 'request',
+        subject: frozen.id,
+        what: 'outcome unknown: transport',
+        command: `onetake ambiguous show ${frozen.id}`,
+      },
+      {
+        subject_kind: 'request',
+        subject: noted,
+        what: 'poll failing',
+        command: `onetake requests show ${noted}`,
+      },
+    ]);
+  });
+
+  it('names the alarm of a frozen request beside its unknown outcome', async () => {
+    await insertAmbiguous(database, {}, { attention: 'possibly_paid_twice', attention_since: ago(0) });
+    const rows = await database.query<{ what: string }>('select what from onetake.attention');
+    expect(rows.map((row) => row.what).sort()).toEqual(['outcome unknown: transport', 'possibly paid twice']);
+  });
+});
