@@ -85,7 +85,7 @@ function addResolve(ambiguous: Command, run: Runner): void {
       'after',
       `
 Examples:
-  $ onetake ambiguous resolve 0f3c1a2b --accepted TASK_ID --reason 'in the ledger'
+  $ onetake ambiguous resolve 0f3c1a2b --accepted TASK_ID --reason 'in ledger'
   $ onetake ambiguous resolve 0f3c1a2b --not-accepted --reason 'support: no task'
   $ onetake ambiguous resolve 0f3c1a2b --not-accepted --no-resubmit --reason old`,
     )

@@ -59,7 +59,11 @@ export async function dispatch(
 }
 
 /** A lane that fails by itself, such as one whose queue nobody has made yet, must not keep the others waiting. */
-async function admitOrReport(ctx: SubmissionContext, lane: Lane, wanted: number): Promise<AdmitResult | undefined> {
+async function admitOrReport(
+  ctx: SubmissionContext,
+  lane: Lane,
+  wanted: number,
+): Promise<AdmitResult | undefined> {
   try {
     return await admit(ctx, lane, wanted);
   } catch (error) {

@@ -55,7 +55,10 @@ const PLAIN_CODE = /^[A-Za-z0-9_.:-]{1,64}$/;
 function recordable(outcome: SubmissionOutcome): SubmissionOutcome {
   const { errorCode, providerTaskId } = outcome.evidence;
   const taskId = isUsableTaskId(providerTaskId) ? providerTaskId : null;
-  const table = outcome.certainty === 'accepted' && taskId === null ? outcomeOfUnidentified('accepted_without_task_id') : {};
+  const table =
+    outcome.certainty === 'accepted' && taskId === null
+      ? outcomeOfUnidentified('accepted_without_task_id')
+      : {};
   const code = errorCode === null || PLAIN_CODE.test(errorCode) ? errorCode : 'unprintable';
   return { ...outcome, ...table, evidence: { ...outcome.evidence, errorCode: code, providerTaskId: taskId } };
 }

@@ -13,6 +13,7 @@ import { type ProcessOptions, setUp } from './process-options.ts';
 import { rescueLoop } from './rescue-loop.ts';
 
 const IDLE_MS = 1_000;
+const LOCKED_WAIT_MS = 50;
 const POOL_MAX = 8;
 const RESCUE_POOL_MAX = 3;
 const READ_TIMEOUT_MS = 15_000;
@@ -82,10 +83,12 @@ export function createPoller(options: ProcessOptions = {}): Poller {
   };
   const polling = new Loop({
     round: async () => {
-      await claim();
+      const claimed = await claim();
       if (inFlight.size >= config.poller.concurrency) return IDLE_MS;
       const dueInMs = await nextDueInMs(database);
-      return Math.min(IDLE_MS, Math.max(1, dueInMs ?? IDLE_MS));
+      // What is due and could not be claimed is locked by somebody: asking without pause would not help.
+      const soonestMs = claimed === 0 ? LOCKED_WAIT_MS : 1;
+      return Math.min(IDLE_MS, Math.max(soonestMs, dueInMs ?? IDLE_MS));
     },
     onTrouble: trouble('poll'),
   });

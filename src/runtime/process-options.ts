@@ -53,7 +53,11 @@ export function setUp(options: ProcessOptions): ProcessSetup {
   const ours: Provider[] = [];
   for (const [name, { baseUrl }] of Object.entries(config.providers)) {
     if (providers.has(name)) continue;
-    const provider = createSoniloProvider({ baseUrl });
+    const provider = createSoniloProvider({
+      baseUrl,
+      // The configuration has refused plain http elsewhere; here it is a simulator on a private network.
+      allowPlainHttp: config.storage.allowPrivateHosts,
+    });
     providers.set(name, provider);
     ours.push(provider);
   }

@@ -60,7 +60,11 @@ describe('kill -9 of a worker', () => {
     await child.kill('SIGKILL');
     await world.passTime(LEASE_MS + 1);
     await letEverybodyTry(world);
-    expect(await world.request(id)).toMatchObject({ state: 'ambiguous', state_reason: 'worker_lost', charge: 'possible' });
+    expect(await world.request(id)).toMatchObject({
+      state: 'ambiguous',
+      state_reason: 'worker_lost',
+      charge: 'possible',
+    });
     expect(world.posts()).toBe(0);
   });
 
@@ -102,7 +106,12 @@ describe('kill -9 of a poller', () => {
     expect(new Set(Object.values(await world.states()))).toEqual(new Set(['accepted']));
 
     world.raw.onGet = (call) =>
-      call.answer(200, { task_id: call.path.split('/').at(-1), status: 'failed', error: { code: 'x' }, refunded: true });
+      call.answer(200, {
+        task_id: call.path.split('/').at(-1),
+        status: 'failed',
+        error: { code: 'x' },
+        refunded: true,
+      });
     await world.passTime(31_000);
     await world.child('poller');
 

@@ -140,6 +140,22 @@ describe('bad input', () => {
     expect(`${said}${hint}`).not.toContain(SECRET);
   });
 
+  test.each([
+    [['--reason', 'r']],
+    [['--accepted', 't', '--not-accepted', '--reason', 'r']],
+    [['--abandon', '--not-accepted', '--reason', 'r']],
+    [['--accepted', 't', '--abandon', '--reason', 'r']],
+    [['--accepted', 't', '--force', '--reason', 'r']],
+    [['--abandon', '--no-resubmit', '--reason', 'r']],
+    [['--abandon']],
+  ])('ambiguous resolve refuses %j before it opens a connection', async (options) => {
+    const cli = createCli({ env: { DATABASE_URL: URL_OF_NOTHING } });
+    expect(await cli.error(['ambiguous', 'resolve', '0f3c1a2b', ...options])).toMatchObject({
+      code: 'invalid_option',
+      exitCode: 2,
+    });
+  });
+
   test('no command at all prints help to stderr and exits 2', async () => {
     const { code, stdout, stderr } = await createCli().run([]);
     expect([code, stdout]).toEqual([2, '']);

@@ -140,24 +140,6 @@ describe('onetake ambiguous', () => {
     expect(row?.['submit_before']).toEqual(new Date('2096-01-01T10:00:00Z'));
   });
 
-  test.each([
-    [['--reason', 'r']],
-    [['--accepted', 't', '--not-accepted', '--reason', 'r']],
-    [['--abandon', '--not-accepted', '--reason', 'r']],
-    [['--accepted', 't', '--abandon', '--reason', 'r']],
-    [['--accepted', 't', '--force', '--reason', 'r']],
-    [['--abandon', '--no-resubmit', '--reason', 'r']],
-    [['--abandon']],
-  ])('refuses %j before it looks at anything', async (options) => {
-    const { cli, database } = await setStage();
-    const { id } = await insertAmbiguous(database);
-    expect(await cli.error(['ambiguous', 'resolve', id, ...options])).toMatchObject({
-      code: 'invalid_option',
-      exitCode: 2,
-    });
-    expect(await stateOf(database, id)).toBe('ambiguous');
-  });
-
   test('maps what the database refuses', async () => {
     const { cli, database } = await setStage();
     const { id } = await insertAmbiguous(database);

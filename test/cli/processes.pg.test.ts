@@ -129,10 +129,8 @@ describe('worker and poller processes', () => {
         (await database.query('select id from onetake.account_holds')).length > 0 ? true : undefined,
       { what: 'the refused key to hold the account' },
     );
-    for (const args of [['requests'], ['ambiguous'], ['breaker'], ['accounts']]) {
-      await run(...args, 'list');
-      await run(...args, 'list', '--json');
-    }
+    await run('requests', 'list');
+    for (const what of ['requests', 'ambiguous', 'accounts']) await run(what, 'list', '--json');
     for (const child of running) {
       expect(await child.kill('SIGTERM')).toEqual({ code: 0, signal: null });
       written.push(child.stdout(), child.stderr());
@@ -146,5 +144,5 @@ describe('worker and poller processes', () => {
     expect(
       readFileSync(join(cli.directory, 'generations', directory as string, '0.wav')).length,
     ).toBeGreaterThan(1_000);
-  });
+  }, 120_000);
 });

@@ -37,7 +37,11 @@ describe('two workers and one account', () => {
     const { totals, forms } = world.simulator.ledger();
     expect(totals).toMatchObject({ posts: 24, charges: 24, chargedTwice: 0, maxConcurrency: 3 });
     expect(forms.every(({ posts }) => posts === 1)).toBe(true);
-    expect(Math.max(...arrivals.map((from) => arrivals.filter((at) => at >= from && at < from + MINUTE_MS).length))).toBe(5);
+    expect(
+      Math.max(
+        ...arrivals.map((from) => arrivals.filter((at) => at >= from && at < from + MINUTE_MS).length),
+      ),
+    ).toBe(5);
     // Nor is the limit wasted: the fifth minute has begun when the last POST goes.
     expect(Math.max(...arrivals) - Math.min(...arrivals)).toBeLessThan(5 * (MINUTE_MS + 3_000));
   });
@@ -58,7 +62,9 @@ describe('two workers and one account', () => {
     const workers = [world.worker(), world.worker()];
     for (let n = 0; n < 8; n++) {
       await Promise.all(workers.map((worker) => worker.runOnce()));
-      await world.database.query('update onetake.submission_attempts set slot_freed_at = now() where slot_freed_at is null');
+      await world.database.query(
+        'update onetake.submission_attempts set slot_freed_at = now() where slot_freed_at is null',
+      );
     }
     const prompts = world.raw.posts.map((call) => /song.\d+/.exec(call.body)?.[0].replace('+', ' '));
     expect(prompts).toEqual(Array.from({ length: 8 }, (_, index) => `song ${index + 1}`));
@@ -97,7 +103,10 @@ describe('the window of a POST', () => {
   });
 
   it('is kept for an attempt whose worker is lost, as is its slot until the task can’t be running', async () => {
-    const world = await openWorld({ provider: 'raw', limits: { requestsPerMinute: 1, maxConcurrentGenerations: 1 } });
+    const world = await openWorld({
+      provider: 'raw',
+      limits: { requestsPerMinute: 1, maxConcurrentGenerations: 1 },
+    });
     const ctx = await context(world);
     await world.songs(2);
     await admit(ctx, await laneOf(ctx), 1);
@@ -118,7 +127,9 @@ describe('a job', () => {
   it('whose request somebody has locked is looked at again, and holds nobody up', async () => {
     const world = await openWorld({ provider: 'raw' });
     const [first, second] = (await world.songs(2)) as [string, string];
-    const unlock = await lockRows(world.database, 'select from onetake.generation_requests where id = $1', [first]);
+    const unlock = await lockRows(world.database, 'select from onetake.generation_requests where id = $1', [
+      first,
+    ]);
     const worker = world.worker();
 
     await worker.runOnce();
@@ -136,7 +147,10 @@ describe('a job', () => {
   it('that comes before its request is due waits for it', async () => {
     const world = await openWorld({ provider: 'raw' });
     const [id] = (await world.songs(2)) as [string];
-    await world.database.query(`update onetake.generation_requests set not_before = now() + interval '1 min' where id = $1`, [id]);
+    await world.database.query(
+      `update onetake.generation_requests set not_before = now() + interval '1 min' where id = $1`,
+      [id],
+    );
     const worker = world.worker();
     await worker.runOnce();
     await world.passTime(59_000);
@@ -147,58 +161,78 @@ describe('a job', () => {
     expect(world.posts()).toBe(2);
   });
 
-  it.each(['cancelled', 'expired', 'submitting', 'accepted', 'ambiguous'])('of a request that is %s permits nothing', async (state) => {
-    const world = await openWorld({ provider: 'raw' });
-    const ctx = await context(world);
-    const id = await world.song('one');
-    if (state === 'cancelled') await world.client.cancel(id, { actor: 'me', reason: 'test' });
-    else if (state === 'expired') {
-      await world.database.query(`update onetake.generation_requests set state = 'expired', settled_at = now() where id = $1`, [id]);
-    } else {
-      const batch = await admit(ctx, await laneOf(ctx), 1);
-      if (!('attempts' in batch)) throw new Error('not admitted');
-      const [attempt] = batch.attempts as [(typeof batch.attempts)[number]];
-      world.raw.onPost = (call) => (state === 'accepted' ? call.accept() : call.answer(502));
-      if (state !== 'submitting') await settle(ctx, attempt, await submit(ctx, attempt, 'sonilo', batch.maySend));
-      // A twin of the job, as a hand in the queue's tables would make it.
-      await ctx.database.transaction((tx) => ctx.queue.send(tx, { id, account: 'default', operation: 'text-to-music' }, null));
-    }
-    const posts = world.posts();
-    const other = await world.song('other');
-    const worker = world.worker();
-    await worker.runOnce();
-    await worker.runOnce();
+  it.each(['cancelled', 'expired', 'submitting', 'accepted', 'ambiguous'])(
+    'of a request that is %s permits nothing',
+    async (state) => {
+      const world = await openWorld({ provider: 'raw' });
+      const ctx = await context(world);
+      const id = await world.song('one');
+      if (state === 'cancelled') await world.client.cancel(id, { actor: 'me', reason: 'test' });
+      else if (state === 'expired') {
+        await world.database.query(
+          `update onetake.generation_requests set state = 'expired', settled_at = now() where id = $1`,
+          [id],
+        );
+      } else {
+        const batch = await admit(ctx, await laneOf(ctx), 1);
+        if (!('attempts' in batch)) throw new Error('not admitted');
+        const [attempt] = batch.attempts as [(typeof batch.attempts)[number]];
+        world.raw.onPost = (call) => (state === 'accepted' ? call.accept() : call.answer(502));
+        if (state !== 'submitting')
+          await settle(ctx, attempt, await submit(ctx, attempt, 'sonilo', batch.maySend));
+        // A twin of the job, as a hand in the queue's tables would make it.
+        await ctx.database.transaction((tx) =>
+          ctx.queue.send(tx, { id, account: 'default', operation: 'text-to-music' }, null),
+        );
+      }
+      const posts = world.posts();
+      const other = await world.song('other');
+      const worker = world.worker();
+      await worker.runOnce();
+      await worker.runOnce();
 
-    expect((await world.request(id))['state']).toBe(state);
-    expect((await world.request(other))['submissions']).toBe(1);
-    expect(world.posts()).toBe(posts + 1);
-    expect(await world.attempts(id)).toHaveLength(['cancelled', 'expired'].includes(state) ? 0 : 1);
-  });
+      expect((await world.request(id))['state']).toBe(state);
+      expect((await world.request(other))['submissions']).toBe(1);
+      expect(world.posts()).toBe(posts + 1);
+      expect(await world.attempts(id)).toHaveLength(['cancelled', 'expired'].includes(state) ? 0 : 1);
+    },
+  );
 });
 
 describe('the send budget', () => {
-  it.each(['monotonic', 'wall'] as const)('once used up by the %s clock, nothing is sent and the request goes back', async (which) => {
-    const world = await openWorld({ provider: 'raw' });
-    const skew = { monotonic: 0, wall: 0 };
-    const ctx = await lifecycleContext(
-      { connectionString: world.database.connectionString, config: world.config },
-      { clock: { monotonic: () => performance.now() + skew.monotonic, now: () => Date.now() + skew.wall } },
-    );
-    onTestFinished(() => ctx.stop());
-    const id = await world.song('one');
-    const batch = await admit(ctx, await laneOf(ctx), 1);
-    if (!('attempts' in batch)) throw new Error('not admitted');
-    const [attempt] = batch.attempts as [(typeof batch.attempts)[number]];
-    expect(batch.maySend()).toBe(true);
+  it.each(['monotonic', 'wall'] as const)(
+    'once used up by the %s clock, nothing is sent and the request goes back',
+    async (which) => {
+      const world = await openWorld({ provider: 'raw' });
+      const skew = { monotonic: 0, wall: 0 };
+      const ctx = await lifecycleContext(
+        { connectionString: world.database.connectionString, config: world.config },
+        { clock: { monotonic: () => performance.now() + skew.monotonic, now: () => Date.now() + skew.wall } },
+      );
+      onTestFinished(() => ctx.stop());
+      const id = await world.song('one');
+      const batch = await admit(ctx, await laneOf(ctx), 1);
+      if (!('attempts' in batch)) throw new Error('not admitted');
+      const [attempt] = batch.attempts as [(typeof batch.attempts)[number]];
+      expect(batch.maySend()).toBe(true);
 
-    // leaseMs − submissionMs − 1,000
-    skew[which] = 4_000;
-    await settle(ctx, attempt, await submit(ctx, attempt, 'sonilo', batch.maySend));
+      // leaseMs − submissionMs − 1,000
+      skew[which] = 4_000;
+      await settle(ctx, attempt, await submit(ctx, attempt, 'sonilo', batch.maySend));
 
-    expect(world.posts()).toBe(0);
-    expect(await world.request(id)).toMatchObject({ state: 'queued', state_reason: 'unsent_own_doing', charge: 'none' });
-    expect(await world.attempt(id)).toMatchObject({ certainty: 'unsent', error_code: 'gate_closed', health: 'none' });
-  });
+      expect(world.posts()).toBe(0);
+      expect(await world.request(id)).toMatchObject({
+        state: 'queued',
+        state_reason: 'unsent_own_doing',
+        charge: 'none',
+      });
+      expect(await world.attempt(id)).toMatchObject({
+        certainty: 'unsent',
+        error_code: 'gate_closed',
+        health: 'none',
+      });
+    },
+  );
 });
 
 describe('a COMMIT whose answer is lost', () => {
@@ -219,7 +253,8 @@ describe('a COMMIT whose answer is lost', () => {
     expect('attempts' in batch).toBe(committed);
     expect((await world.request(id))['state']).toBe(committed ? 'submitting' : 'queued');
     if ('attempts' in batch) {
-      for (const attempt of batch.attempts) await settle(ctx, attempt, await submit(ctx, attempt, 'sonilo', batch.maySend));
+      for (const attempt of batch.attempts)
+        await settle(ctx, attempt, await submit(ctx, attempt, 'sonilo', batch.maySend));
     }
     const worker = world.worker();
     await worker.runOnce();
@@ -249,16 +284,23 @@ describe('a COMMIT whose answer is lost', () => {
     await client.query('lock table public.gate in access exclusive mode');
     const admitted = admit(ctx, lane, 1);
     await waitFor(
-      async () => (await world.database.query(`select from pg_stat_activity where query = 'commit' and wait_event_type = 'Lock'`)).length > 0,
+      async () =>
+        (
+          await world.database.query(
+            `select from pg_stat_activity where query = 'commit' and wait_event_type = 'Lock'`,
+          )
+        ).length > 0,
       { what: 'the commit to be under way' },
     );
     await proxy.down();
     await proxy.up();
     await waitFor(
       async () =>
-        (await world.database.query(
-          `select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'`,
-        )).length >= 2,
+        (
+          await world.database.query(
+            `select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'`,
+          )
+        ).length >= 2,
       { what: 'the question to wait for the row' },
     );
     expect((await world.request(id))['state']).toBe('queued');
@@ -271,10 +313,14 @@ describe('a COMMIT whose answer is lost', () => {
   });
 });
 
-const ms = (row: Readonly<Record<string, unknown>>, from: string, to: string): number => Number(row[to]) - Number(row[from]);
+const ms = (row: Readonly<Record<string, unknown>>, from: string, to: string): number =>
+  Number(row[to]) - Number(row[from]);
 
 async function context(world: World) {
-  const ctx = await lifecycleContext({ connectionString: world.database.connectionString, config: world.config });
+  const ctx = await lifecycleContext({
+    connectionString: world.database.connectionString,
+    config: world.config,
+  });
   onTestFinished(() => ctx.stop());
   return ctx;
 }

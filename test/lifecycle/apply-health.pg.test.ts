@@ -1,7 +1,7 @@
 import { describe, expect, it, onTestFinished } from 'vitest';
 import type { SubmissionOutcome } from '../../src/core/provider.ts';
-import { applyHealth, reapLostProbe } from '../../src/lifecycle/apply-health.ts';
 import { admit } from '../../src/lifecycle/admit.ts';
+import { applyHealth, reapLostProbe } from '../../src/lifecycle/apply-health.ts';
 import { rescue } from '../../src/lifecycle/rescue.ts';
 import { recordOutcome } from '../../src/lifecycle/settle.ts';
 import { laneOf, lifecycleContext } from '../support/lifecycle-context.ts';
@@ -90,7 +90,15 @@ describe('a closed breaker', () => {
   it('starts its count anew at a success, and at nothing else', async () => {
     const world = await openWorld({ provider: 'raw' });
     const worker = oneByOne(world);
-    const answers = [bad, bad, good, bad, bad, (call: ProviderCall) => call.answer(422, {}), (call: ProviderCall) => call.answer(418)];
+    const answers = [
+      bad,
+      bad,
+      good,
+      bad,
+      bad,
+      (call: ProviderCall) => call.answer(422, {}),
+      (call: ProviderCall) => call.answer(418),
+    ];
     const counts: unknown[] = [];
     for (const [n, answer] of answers.entries()) {
       world.raw.onPost = answer;
@@ -99,15 +107,26 @@ describe('a closed breaker', () => {
       counts.push((await world.breaker())['consecutive_failures']);
     }
     expect(counts).toEqual([1, 2, 0, 1, 2, 2, 2]);
-    const effects = await world.database.query('select health_effect from onetake.submission_attempts order by started_at');
+    const effects = await world.database.query(
+      'select health_effect from onetake.submission_attempts order by started_at',
+    );
     expect(effects.map((row) => row['health_effect'])).toEqual([
-      'counted', 'counted', 'reset', 'counted', 'counted', 'neutral', 'neutral',
+      'counted',
+      'counted',
+      'reset',
+      'counted',
+      'counted',
+      'neutral',
+      'neutral',
     ]);
   });
 
   it('is not written by a success that finds nothing to reset', async () => {
     const world = await openWorld({ provider: 'raw' });
-    const print = () => world.database.query(`select xmin::text, ctid::text from onetake.circuit_breakers where name = '${MUSIC}'`);
+    const print = () =>
+      world.database.query(
+        `select xmin::text, ctid::text from onetake.circuit_breakers where name = '${MUSIC}'`,
+      );
     const before = await print();
     const id = await world.song('one');
     await world.worker().runOnce();
@@ -155,8 +174,43 @@ describe('a closed breaker', () => {
     expect(Object.values(await world.states()).filter((state) => state === 'accepted')).toHaveLength(2);
   });
 
+  it('hears nothing from outcomes of an earlier time', async () => {
+    const world = await openWorld({ provider: 'raw' });
+    world.raw.onPost = hold;
+    await world.songs(7);
+    const worker = world.worker();
+    const ran = worker.runOnce();
+    await world.raw.post(7);
+    for (const call of world.raw.posts.slice(0, 3)) bad(call);
+    await waitForSettled(world, 3);
+    await world.passTime(COOLDOWN_MS);
+    world.raw.onPost = good;
+    await world.song('probe');
+    await world.worker().runOnce();
+    const closed = await world.breaker();
+    expect(closed).toMatchObject({ state: 'closed', generation: 4 });
+
+    for (const call of world.raw.posts.slice(3, 6)) bad(call);
+    await waitForSettled(world, 7);
+    expect(await world.breaker()).toEqual(closed);
+    world.raw.onPost = bad;
+    await world.song('fails');
+    await world.worker().runOnce();
+    // Nor does a late success take a failure of now away.
+    good(world.raw.posts[6] as ProviderCall);
+    await ran;
+    expect(await world.breaker()).toMatchObject({ state: 'closed', generation: 4, consecutive_failures: 1 });
+    const stale = await world.database.query(
+      `select from onetake.submission_attempts where health_effect = 'stale_generation'`,
+    );
+    expect(stale).toHaveLength(4);
+  });
+
   it('is made again with the configured settings when its row is gone', async () => {
-    const world = await openWorld({ provider: 'raw', operation: { breaker: { failureThreshold: 1, cooldownMs: 5_000 } } });
+    const world = await openWorld({
+      provider: 'raw',
+      operation: { breaker: { failureThreshold: 1, cooldownMs: 5_000 } },
+    });
     world.raw.onPost = hold;
     await world.song('one');
     const ran = world.worker().runOnce();
@@ -202,7 +256,12 @@ describe('an open breaker', () => {
     ['is refused as a request', (call: ProviderCall) => call.answer(422, {}), 'probe_neutral', 'rejected'],
     ['meets a 429', (call: ProviderCall) => call.answer(429, {}), 'probe_neutral', 'queued'],
     ['has its key refused', (call: ProviderCall) => call.answer(401, {}), 'probe_neutral', 'queued'],
-    ['gets an answer that nobody has reviewed', (call: ProviderCall) => call.answer(418), 'probe_neutral', 'ambiguous'],
+    [
+      'gets an answer that nobody has reviewed',
+      (call: ProviderCall) => call.answer(418),
+      'probe_neutral',
+      'ambiguous',
+    ],
   ])('opens again, for a whole cooldown, when its probe %s', async (_what, answer, cause, state) => {
     const world = await openedWorld();
     await world.passTime(COOLDOWN_MS);
@@ -236,7 +295,11 @@ describe('an open breaker', () => {
 
     const reopened = await world.breaker();
     expect(reopened).toMatchObject({ state: 'open', generation: 4 });
-    expect(await world.request(id)).toMatchObject({ state: 'ambiguous', state_reason: 'worker_lost', charge: 'possible' });
+    expect(await world.request(id)).toMatchObject({
+      state: 'ambiguous',
+      state_reason: 'worker_lost',
+      charge: 'possible',
+    });
     expectChain(await world.transitions(), ['failure_threshold', 'probe_granted', 'probe_lost']);
     good(probe);
     await ran;
@@ -308,7 +371,9 @@ describe('the health of one attempt', () => {
     const batch = await admit(ctx, await laneOf(ctx), 1);
     if (!('attempts' in batch)) throw new Error('not admitted');
     await applyHealth(ctx, batch.attempts[0]?.attemptId as string);
-    expect((await world.attempts(batch.attempts[0]?.requestId as string))[0]).toMatchObject({ health_applied_at: null });
+    expect((await world.attempts(batch.attempts[0]?.requestId as string))[0]).toMatchObject({
+      health_applied_at: null,
+    });
   });
 });
 
@@ -318,7 +383,14 @@ const ACCEPTED: SubmissionOutcome = {
   reason: 'task_accepted',
   alert: false,
   retryAfterMs: null,
-  evidence: { phase: 'answered', httpStatus: 202, errorCode: null, providerTaskId: 'a-task', responseAgeMs: 1, closed: true },
+  evidence: {
+    phase: 'answered',
+    httpStatus: 202,
+    errorCode: null,
+    providerTaskId: 'a-task',
+    responseAgeMs: 1,
+    closed: true,
+  },
 };
 
 const BAD_GATEWAY: SubmissionOutcome = {
@@ -327,11 +399,21 @@ const BAD_GATEWAY: SubmissionOutcome = {
   reason: 'server_error',
   alert: false,
   retryAfterMs: null,
-  evidence: { phase: 'answered', httpStatus: 502, errorCode: null, providerTaskId: null, responseAgeMs: 1, closed: true },
+  evidence: {
+    phase: 'answered',
+    httpStatus: 502,
+    errorCode: null,
+    providerTaskId: null,
+    responseAgeMs: 1,
+    closed: true,
+  },
 };
 
 async function context(world: World) {
-  const ctx = await lifecycleContext({ connectionString: world.database.connectionString, config: world.config });
+  const ctx = await lifecycleContext({
+    connectionString: world.database.connectionString,
+    config: world.config,
+  });
   onTestFinished(() => ctx.stop());
   return ctx;
 }

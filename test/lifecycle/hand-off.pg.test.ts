@@ -1,9 +1,9 @@
-import { createServer, type IncomingMessage, type ServerResponse } from 'node:http';
+import { createHash } from 'node:crypto';
 import { mkdtemp, readdir, readFile, rm } from 'node:fs/promises';
+import { createServer, type IncomingMessage, type ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { createHash } from 'node:crypto';
 import { describe, expect, it, onTestFinished } from 'vitest';
 import { waitFor } from '../support/wait-for.ts';
 import { openWorld, type World, type WorldOptions } from '../support/world.ts';
@@ -57,10 +57,17 @@ describe('hand-off', () => {
 
     await world.poller().runOnce();
 
-    expect(await world.request(id)).toMatchObject({ state: 'succeeded', result_status: 'stored', charge: 'charged' });
-    const [asset] = await world.database.query<{ location: string; bytes: string; sha256: string; content_type: string }>(
-      'select * from onetake.assets',
-    );
+    expect(await world.request(id)).toMatchObject({
+      state: 'succeeded',
+      result_status: 'stored',
+      charge: 'charged',
+    });
+    const [asset] = await world.database.query<{
+      location: string;
+      bytes: string;
+      sha256: string;
+      content_type: string;
+    }>('select * from onetake.assets');
     const stored = await readFile(join(world.directory, asset?.location ?? ''));
     expect(stored.length).toBe(Number(asset?.bytes));
     expect(createHash('sha256').update(stored).digest('hex')).toBe(asset?.sha256);
@@ -119,7 +126,13 @@ describe('hand-off', () => {
   });
 
   it.each<[string, (response: ServerResponse) => void]>([
-    ['is cut short', (response) => void (response.writeHead(200, { 'content-length': WAV.length }), response.write(WAV.subarray(0, 20), () => response.destroy()))],
+    [
+      'is cut short',
+      (response) => {
+        response.writeHead(200, { 'content-length': WAV.length });
+        response.write(WAV.subarray(0, 20), () => response.destroy());
+      },
+    ],
     ['has another length than stated', (response) => void response.end(Buffer.concat([WAV, WAV]))],
     ['is no audio', (response) => void response.end(Buffer.alloc(WAV.length, 'x'))],
     ['is gone', (response) => void response.writeHead(404).end()],
@@ -136,7 +149,11 @@ describe('hand-off', () => {
       await poller.runOnce();
       await world.passTime(600_000);
     }
-    expect(await world.request(id)).toMatchObject({ state: 'accepted', attention: 'poll_failing', charge: 'charged' });
+    expect(await world.request(id)).toMatchObject({
+      state: 'accepted',
+      attention: 'poll_failing',
+      charge: 'charged',
+    });
     expect(await world.database.query('select * from onetake.assets')).toEqual([]);
     files.answer = (_request, response) => response.end(WAV);
     await poller.runOnce();

@@ -26,16 +26,28 @@ const task = (call: ProviderCall, body: object): void =>
   call.answer(200, { task_id: call.path.split('/').at(-1), ...body });
 const processing = (call: ProviderCall): void => task(call, { status: 'processing' });
 const failed = (refunded?: boolean) => (call: ProviderCall) =>
-  task(call, { status: 'failed', error: { code: 'generation_failed' }, ...(refunded === undefined ? {} : { refunded }) });
+  task(call, {
+    status: 'failed',
+    error: { code: 'generation_failed' },
+    ...(refunded === undefined ? {} : { refunded }),
+  });
 const succeeded = (call: ProviderCall): void =>
-  task(call, { status: 'succeeded', audio: [{ stream_index: 0, url: 'https://files.example.com/a.wav', content_type: 'audio/wav', file_size: 5 }] });
+  task(call, {
+    status: 'succeeded',
+    audio: [
+      { stream_index: 0, url: 'https://files.example.com/a.wav', content_type: 'audio/wav', file_size: 5 },
+    ],
+  });
 
 describe('a read that tells nothing', () => {
   it.each<[string, (call: ProviderCall) => void]>([
     ['500', (call) => call.answer(500, {})],
     ['502 with HTML', (call) => call.answer(502, '<h1>Bad gateway</h1>')],
     ['200 with HTML', (call) => call.answer(200, '<h1>Welcome</h1>')],
-    ['200 with another task', (call) => call.answer(200, { task_id: 'another', status: 'failed', refunded: true })],
+    [
+      '200 with another task',
+      (call) => call.answer(200, { task_id: 'another', status: 'failed', refunded: true }),
+    ],
     ['200 with an unknown status', (call) => task(call, { status: 'exploded' })],
     ['404', (call) => call.answer(404, { code: 'not_found' })],
     ['410', (call) => call.answer(410, {})],
@@ -43,7 +55,10 @@ describe('a read that tells nothing', () => {
     ['403', (call) => call.answer(403, {})],
     ['429', (call) => call.answer(429, {}, { 'retry-after': '1' })],
     ['a reset', (call) => call.socket.resetAndDestroy()],
-    ['a cut body', (call) => call.socket.end('HTTP/1.1 200 OK\r\ncontent-length: 90\r\n\r\n{"status": "failed"')],
+    [
+      'a cut body',
+      (call) => call.socket.end('HTTP/1.1 200 OK\r\ncontent-length: 90\r\n\r\n{"status": "failed"'),
+    ],
   ])('%s: is never the failure of the task', async (_what, answer) => {
     const world = await acceptedWorld();
     const poller = world.poller();
@@ -51,7 +66,11 @@ describe('a read that tells nothing', () => {
     for (let n = 1; n <= 10; n++) {
       await world.passTime(3_600_000);
       expect(await poller.runOnce()).toBe(1);
-      expect(await world.request(world.id)).toMatchObject({ state: 'accepted', poll_errors: n, charge: 'charged' });
+      expect(await world.request(world.id)).toMatchObject({
+        state: 'accepted',
+        poll_errors: n,
+        charge: 'charged',
+      });
     }
     // Persistent trouble is told, and nothing is held or counted on account of it.
     expect(await world.request(world.id)).toMatchObject({ attention: 'poll_failing' });
@@ -61,7 +80,11 @@ describe('a read that tells nothing', () => {
     world.raw.onGet = succeeded;
     await world.passTime(3_600_000);
     await poller.runOnce();
-    expect(await world.request(world.id)).toMatchObject({ state: 'succeeded', attention: null, poll_errors: 0 });
+    expect(await world.request(world.id)).toMatchObject({
+      state: 'succeeded',
+      attention: null,
+      poll_errors: 0,
+    });
     expect(world.posts()).toBe(1);
   });
 
@@ -105,7 +128,12 @@ describe('a task', () => {
     const world = await acceptedWorld();
     world.raw.onGet = succeeded;
     await world.poller().runOnce();
-    expect(await world.request(world.id)).toMatchObject({ state: 'succeeded', result_status: 'linked', charge: 'charged', next_poll_at: null });
+    expect(await world.request(world.id)).toMatchObject({
+      state: 'succeeded',
+      result_status: 'linked',
+      charge: 'charged',
+      next_poll_at: null,
+    });
     expect(await world.database.query('select * from onetake.assets')).toMatchObject([
       { index: 0, kind: 'audio', location: 'https://files.example.com/a.wav', stored_at: null },
     ]);
@@ -122,7 +150,11 @@ describe('a task', () => {
     expect(await world.request(world.id)).toMatchObject({ state: 'accepted' });
     await world.passTime(60_000);
     await poller.runOnce();
-    expect(await world.request(world.id)).toMatchObject({ state: 'succeeded', result_status: 'empty', attention: 'result_empty' });
+    expect(await world.request(world.id)).toMatchObject({
+      state: 'succeeded',
+      result_status: 'empty',
+      attention: 'result_empty',
+    });
   });
 
   it('that failed frees its slot, and its refund is watched for until it is there', async () => {
@@ -130,13 +162,22 @@ describe('a task', () => {
     const poller = world.poller();
     world.raw.onGet = failed(false);
     await poller.runOnce();
-    expect(await world.request(world.id)).toMatchObject({ state: 'failed', failure_reason: 'provider', charge: 'charged', refunded: false });
+    expect(await world.request(world.id)).toMatchObject({
+      state: 'failed',
+      failure_reason: 'provider',
+      charge: 'charged',
+      refunded: false,
+    });
     expect((await world.attempt(world.id))['slot_freed_at']).not.toBeNull();
     for (const answer of [failed(false), (call: ProviderCall) => call.answer(500), processing]) {
       world.raw.onGet = answer;
       await world.passTime(60_000);
       expect(await poller.runOnce()).toBe(1);
-      expect(await world.request(world.id)).toMatchObject({ state: 'failed', charge: 'charged', refunded: false });
+      expect(await world.request(world.id)).toMatchObject({
+        state: 'failed',
+        charge: 'charged',
+        refunded: false,
+      });
     }
     world.raw.onGet = (call) => task(call, { status: 'failed', refunded: 'true' });
     await world.passTime(60_000);
@@ -145,7 +186,12 @@ describe('a task', () => {
     world.raw.onGet = failed(true);
     await world.passTime(60_000);
     await poller.runOnce();
-    expect(await world.request(world.id)).toMatchObject({ state: 'failed', charge: 'refunded', refunded: true, next_poll_at: null });
+    expect(await world.request(world.id)).toMatchObject({
+      state: 'failed',
+      charge: 'refunded',
+      refunded: true,
+      next_poll_at: null,
+    });
     expect(world.events.filter(({ name }) => name === 'task:refunded')).toHaveLength(1);
   });
 
@@ -161,16 +207,26 @@ describe('a task', () => {
     await world.passTime(61_000);
     expect(await poller.runOnce()).toBe(1);
     expect(world.raw.gets).toHaveLength(gets);
-    expect(await world.request(world.id)).toMatchObject({ state: 'failed', charge: 'charged', next_poll_at: null });
+    expect(await world.request(world.id)).toMatchObject({
+      state: 'failed',
+      charge: 'charged',
+      next_poll_at: null,
+    });
     await world.passTime(3_600_000);
     expect(await poller.runOnce()).toBe(0);
   });
 
   it('goes on while the breaker is open and the account is held or paused', async () => {
     const world = await acceptedWorld();
-    await world.database.query(`update onetake.circuit_breakers set state = 'open', opened_at = now(), retry_at = now() + interval '1 h'`);
-    await world.database.query(`insert into onetake.account_holds (account, kind, since, epoch) values ('default', 'key_refused', now(), 0)`);
-    await world.database.query(`update onetake.accounts set paused_until = now() + interval '1 h', pause_kind = 'rate'`);
+    await world.database.query(
+      `update onetake.circuit_breakers set state = 'open', opened_at = now(), retry_at = now() + interval '1 h'`,
+    );
+    await world.database.query(
+      `insert into onetake.account_holds (account, kind, since, epoch) values ('default', 'key_refused', now(), 0)`,
+    );
+    await world.database.query(
+      `update onetake.accounts set paused_until = now() + interval '1 h', pause_kind = 'rate'`,
+    );
     const unlock = await lockRows(world.database, 'select from onetake.circuit_breakers');
     world.raw.onGet = succeeded;
     await world.poller().runOnce();
@@ -181,7 +237,10 @@ describe('a task', () => {
   it('that ends lets a concurrency pause end too, and not a rate pause', async () => {
     for (const kind of ['concurrency', 'rate']) {
       const world = await acceptedWorld();
-      await world.database.query(`update onetake.accounts set paused_until = now() + interval '1 h', pause_kind = $1`, [kind]);
+      await world.database.query(
+        `update onetake.accounts set paused_until = now() + interval '1 h', pause_kind = $1`,
+        [kind],
+      );
       world.raw.onGet = succeeded;
       await world.poller().runOnce();
       const [account] = await world.database.query('select paused_until from onetake.accounts');
@@ -192,7 +251,10 @@ describe('a task', () => {
 
 describe('claims', () => {
   it('two pollers read each task once, and never more at a time than they may', async () => {
-    const world = await openWorld({ provider: 'raw', config: { poller: { intervalMs: 50, maxIntervalMs: 50, concurrency: 4 } } });
+    const world = await openWorld({
+      provider: 'raw',
+      config: { poller: { intervalMs: 50, maxIntervalMs: 50, concurrency: 4 } },
+    });
     await world.songs(20);
     const worker = world.worker();
     for (let n = 0; n < 3; n++) await worker.runOnce();
@@ -235,22 +297,22 @@ describe('claims', () => {
 });
 
 describe('the first terminal state wins', () => {
-  it.each<[string, (call: ProviderCall) => void]>([['succeeded', succeeded], ['failed', failed(true)]])(
-    'an operator gave it up while the answer %s was on its way',
-    async (_status, answer) => {
-      const world = await acceptedWorld();
-      world.raw.onGet = () => undefined;
-      await world.passTime(700_000);
-      const polled = world.poller().runOnce();
-      await waitFor(() => world.raw.gets.length === 1, { what: 'the task to be read' });
-      await world.client.resolve({ id: world.id, as: 'abandoned', ...OPERATOR });
-      answer(world.raw.gets[0] as ProviderCall);
-      await polled;
-      expect(await world.request(world.id)).toMatchObject({ state: 'failed', failure_reason: 'abandoned' });
-      expect(await world.database.query('select * from onetake.assets')).toEqual([]);
-      expect(world.events.filter(({ name }) => name === 'task:finished')).toEqual([]);
-    },
-  );
+  it.each<[string, (call: ProviderCall) => void]>([
+    ['succeeded', succeeded],
+    ['failed', failed(true)],
+  ])('an operator gave it up while the answer %s was on its way', async (_status, answer) => {
+    const world = await acceptedWorld();
+    world.raw.onGet = () => undefined;
+    await world.passTime(700_000);
+    const polled = world.poller().runOnce();
+    await waitFor(() => world.raw.gets.length === 1, { what: 'the task to be read' });
+    await world.client.resolve({ id: world.id, as: 'abandoned', ...OPERATOR });
+    answer(world.raw.gets[0] as ProviderCall);
+    await polled;
+    expect(await world.request(world.id)).toMatchObject({ state: 'failed', failure_reason: 'abandoned' });
+    expect(await world.database.query('select * from onetake.assets')).toEqual([]);
+    expect(world.events.filter(({ name }) => name === 'task:finished')).toEqual([]);
+  });
 
   it('it was taken for finished while an operator waits for its row', async () => {
     const world = await acceptedWorld();

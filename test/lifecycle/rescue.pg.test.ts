@@ -44,12 +44,25 @@ describe('rescue', () => {
     await Promise.all(Array.from({ length: 4 }, () => rescue(ctx)));
 
     for (const id of ids) {
-      expect(await world.request(id)).toMatchObject({ state: 'ambiguous', state_reason: 'worker_lost', charge: 'possible' });
+      expect(await world.request(id)).toMatchObject({
+        state: 'ambiguous',
+        state_reason: 'worker_lost',
+        charge: 'possible',
+      });
       expect(await world.attempts(id)).toMatchObject([
-        { settled_by: 'rescue', phase: 'lease_over', certainty: 'unknown', health: 'none', slot_freed_at: null, closed_at: null },
+        {
+          settled_by: 'rescue',
+          phase: 'lease_over',
+          certainty: 'unknown',
+          health: 'none',
+          slot_freed_at: null,
+          closed_at: null,
+        },
       ]);
     }
-    expect(done.filter(({ rescued }) => rescued === 'ended_leases').reduce((sum, { count }) => sum + count, 0)).toBe(12);
+    expect(
+      done.filter(({ rescued }) => rescued === 'ended_leases').reduce((sum, { count }) => sum + count, 0),
+    ).toBe(12);
     // Somebody's crash says nothing of the provider.
     expect(await world.breaker()).toMatchObject({ state: 'closed', consecutive_failures: 0 });
     expect(await rescue(ctx)).toBe(0);
@@ -61,7 +74,9 @@ describe('rescue', () => {
     await admitAll(2);
     const expiring = await world.song('expiring', { submitBefore: new Date(Date.now() + 1_000) });
     await world.passTime(LEASE_MS + 1);
-    const unlock = await lockRows(world.database, 'select from onetake.generation_requests where id = $1', [locked]);
+    const unlock = await lockRows(world.database, 'select from onetake.generation_requests where id = $1', [
+      locked,
+    ]);
 
     await rescue(ctx);
 
@@ -132,7 +147,11 @@ describe('rescue', () => {
     expect(await rescue(ctx)).toBe(0);
     await world.passTime(5_001);
     await Promise.all([rescue(ctx), rescue(ctx)]);
-    expect(await world.request(waiting)).toMatchObject({ state: 'expired', state_reason: 'submit_before', charge: 'none' });
+    expect(await world.request(waiting)).toMatchObject({
+      state: 'expired',
+      state_reason: 'submit_before',
+      charge: 'none',
+    });
     expect(await world.request(submitting)).toMatchObject({ state: 'submitting' });
     expect(done).toEqual([{ rescued: 'expired', count: 1 }]);
   });
@@ -141,7 +160,9 @@ describe('rescue', () => {
 describe('the sweep', () => {
   it('finds requests whose job has vanished, and only those', async () => {
     const ids = await world.songs(4);
-    await world.database.query(`delete from onetake_queue.job where singleton_key = any($1)`, [ids.slice(0, 2)]);
+    await world.database.query(`delete from onetake_queue.job where singleton_key = any($1)`, [
+      ids.slice(0, 2),
+    ]);
     // Too young to be called vanished: its transaction may have only just committed.
     expect(await sweepVanishedJobs(ctx, null)).toBeNull();
     expect(await dueIds()).toEqual([]);
@@ -169,6 +190,8 @@ describe('the sweep', () => {
 });
 
 async function dueIds(): Promise<string[]> {
-  const rows = await world.database.query<{ id: string }>('select id from onetake.generation_requests where job_due order by id');
+  const rows = await world.database.query<{ id: string }>(
+    'select id from onetake.generation_requests where job_due order by id',
+  );
   return rows.map(({ id }) => id);
 }

@@ -11,7 +11,10 @@ import { jobRows, openWorld, type World } from '../support/world.ts';
 const LEASE_MS = 14_000;
 const OPERATOR = { actor: 'an operator', reason: 'looked it up in the ledger' };
 
-function outcome(changes: Partial<SubmissionOutcome>, evidence: Partial<SubmissionOutcome['evidence']> = {}): SubmissionOutcome {
+function outcome(
+  changes: Partial<SubmissionOutcome>,
+  evidence: Partial<SubmissionOutcome['evidence']> = {},
+): SubmissionOutcome {
   return {
     health: 'success',
     certainty: 'accepted',
@@ -19,13 +22,27 @@ function outcome(changes: Partial<SubmissionOutcome>, evidence: Partial<Submissi
     alert: false,
     retryAfterMs: null,
     ...changes,
-    evidence: { phase: 'answered', httpStatus: 202, errorCode: null, providerTaskId: null, responseAgeMs: 1, closed: true, ...evidence },
+    evidence: {
+      phase: 'answered',
+      httpStatus: 202,
+      errorCode: null,
+      providerTaskId: null,
+      responseAgeMs: 1,
+      closed: true,
+      ...evidence,
+    },
   };
 }
 
 const accepted = (taskId = 'a-task') => outcome({}, { providerTaskId: taskId });
-const BAD_GATEWAY = outcome({ health: 'dependency_failure', certainty: 'unknown', reason: 'server_error' }, { httpStatus: 502 });
-const REFUSED = outcome({ health: 'request_or_account_failure', certainty: 'refused', reason: 'request_refused' }, { httpStatus: 422 });
+const BAD_GATEWAY = outcome(
+  { health: 'dependency_failure', certainty: 'unknown', reason: 'server_error' },
+  { httpStatus: 502 },
+);
+const REFUSED = outcome(
+  { health: 'request_or_account_failure', certainty: 'refused', reason: 'request_refused' },
+  { httpStatus: 422 },
+);
 const UNSENT = outcome(
   { health: 'dependency_failure', certainty: 'unsent', reason: 'unsent' },
   { phase: 'unsent', httpStatus: null, errorCode: 'ECONNREFUSED' },
@@ -55,7 +72,10 @@ async function lostSong(): Promise<AdmittedBatch['attempts'][number]> {
   const attempt = await admitted();
   await world.passTime(LEASE_MS + 1);
   await rescue(ctx);
-  expect(await world.request(attempt.requestId)).toMatchObject({ state: 'ambiguous', state_reason: 'worker_lost' });
+  expect(await world.request(attempt.requestId)).toMatchObject({
+    state: 'ambiguous',
+    state_reason: 'worker_lost',
+  });
   return attempt;
 }
 
@@ -65,8 +85,14 @@ describe('one outcome', () => {
     const attempt = await admitted();
     await Promise.all(Array.from({ length: 6 }, () => settle(ctx, attempt, BAD_GATEWAY)));
     await settle(ctx, attempt, accepted());
-    expect(await world.request(attempt.requestId)).toMatchObject({ state: 'ambiguous', state_reason: 'server_error' });
-    expect(await world.attempt(attempt.requestId)).toMatchObject({ http_status: 502, provider_task_id: null });
+    expect(await world.request(attempt.requestId)).toMatchObject({
+      state: 'ambiguous',
+      state_reason: 'server_error',
+    });
+    expect(await world.attempt(attempt.requestId)).toMatchObject({
+      http_status: 502,
+      provider_task_id: null,
+    });
     expect(await world.breaker()).toMatchObject({ consecutive_failures: 1 });
     expect(await world.database.query('select * from onetake.attempt_evidence')).toEqual([]);
     expect(world.events.filter(({ name }) => name === 'submission:settled')).toHaveLength(1);
@@ -98,7 +124,11 @@ describe('one outcome', () => {
     const id = await world.song('one');
     await world.database.query('update onetake.generation_requests set submissions = 19');
     await settle(ctx, await admitted(), UNSENT);
-    expect(await world.request(id)).toMatchObject({ state: 'queued', attention: 'returned_many_times', submissions: 20 });
+    expect(await world.request(id)).toMatchObject({
+      state: 'queued',
+      attention: 'returned_many_times',
+      submissions: 20,
+    });
   });
 });
 
@@ -120,6 +150,37 @@ describe('a COMMIT of an outcome whose answer is lost', () => {
     expect(await world.database.query('select * from onetake.attempt_evidence')).toEqual([]);
   });
 
+  it.each(['before', 'after'] as const)(
+    '%s: an acceptance, which is one statement, is stored once too',
+    async (when) => {
+      const proxy = await databaseProxy(world.database.connectionString);
+      onTestFinished(() => proxy.stop());
+      const shaky = await lifecycleContext({
+        connectionString: proxy.connectionString,
+        config: world.config,
+      });
+      onTestFinished(() => shaky.stop());
+      await world.song('one');
+      const attempt = await admitted();
+      const cut = proxy.cutAt('provider_task_id', when);
+
+      await settle(shaky, attempt, accepted('paid-task'));
+      await cut;
+
+      expect(await world.request(attempt.requestId)).toMatchObject({
+        state: 'accepted',
+        provider_task_id: 'paid-task',
+        charge: 'charged',
+        attention: null,
+      });
+      expect(await world.attempt(attempt.requestId)).toMatchObject({
+        certainty: 'accepted',
+        health_effect: 'nothing_to_apply',
+      });
+      expect(await world.database.query('select * from onetake.attempt_evidence')).toEqual([]);
+    },
+  );
+
   it('survives a database that is away for a while, and says the task id meanwhile', async () => {
     const proxy = await databaseProxy(world.database.connectionString);
     onTestFinished(() => proxy.stop());
@@ -140,7 +201,10 @@ describe('a COMMIT of an outcome whose answer is lost', () => {
     });
     await proxy.up();
     await settled;
-    expect(await world.request(attempt.requestId)).toMatchObject({ state: 'accepted', provider_task_id: 'paid-task' });
+    expect(await world.request(attempt.requestId)).toMatchObject({
+      state: 'accepted',
+      provider_task_id: 'paid-task',
+    });
   });
 });
 
@@ -154,7 +218,11 @@ describe('an answer after the attempt was given up', () => {
       charge: 'charged',
     });
     // The outcome columns are written once; what came later is evidence beside them.
-    expect(await world.attempt(attempt.requestId)).toMatchObject({ phase: 'lease_over', certainty: 'unknown', slot_freed_at: null });
+    expect(await world.attempt(attempt.requestId)).toMatchObject({
+      phase: 'lease_over',
+      certainty: 'unknown',
+      slot_freed_at: null,
+    });
     expect(await world.database.query('select * from onetake.attempt_evidence')).toMatchObject([
       { source: 'late_answer', certainty: 'accepted', provider_task_id: 'a-task' },
     ]);
@@ -174,7 +242,11 @@ describe('an answer after the attempt was given up', () => {
     const attempt = await lostSong();
     await world.client.resolve({ id: attempt.requestId, as: 'not_accepted', ...OPERATOR });
     await settle(ctx, attempt, accepted());
-    expect(await world.request(attempt.requestId)).toMatchObject({ state: 'accepted', provider_task_id: 'a-task', job_due: false });
+    expect(await world.request(attempt.requestId)).toMatchObject({
+      state: 'accepted',
+      provider_task_id: 'a-task',
+      job_due: false,
+    });
     const worker = world.worker();
     await rescue(ctx);
     await worker.runOnce();
@@ -189,7 +261,10 @@ describe('an answer after the attempt was given up', () => {
     const second = await admitted();
     expect(second.attempt).toBe(2);
     await settle(ctx, first, accepted('first-task'));
-    expect(await world.request(first.requestId)).toMatchObject({ state: 'submitting', attention: 'possibly_paid_twice' });
+    expect(await world.request(first.requestId)).toMatchObject({
+      state: 'submitting',
+      attention: 'possibly_paid_twice',
+    });
     await settle(ctx, second, accepted('second-task'));
     const request = await world.request(first.requestId);
     expect(request).toMatchObject({ state: 'accepted', provider_task_id: 'second-task', charge: 'charged' });
@@ -226,11 +301,19 @@ describe('an answer after the attempt was given up', () => {
 
   it('that names the task which an operator has attached says nothing new', async () => {
     const attempt = await lostSong();
-    await world.client.resolve({ id: attempt.requestId, as: 'accepted', providerTaskId: 'a-task', ...OPERATOR });
+    await world.client.resolve({
+      id: attempt.requestId,
+      as: 'accepted',
+      providerTaskId: 'a-task',
+      ...OPERATOR,
+    });
     await settle(ctx, attempt, accepted());
     expect(await world.request(attempt.requestId)).toMatchObject({ state: 'accepted', attention: null });
     await settle(ctx, attempt, accepted('another-task'));
-    expect(await world.request(attempt.requestId)).toMatchObject({ attention: 'possibly_paid_twice', provider_task_id: 'a-task' });
+    expect(await world.request(attempt.requestId)).toMatchObject({
+      attention: 'possibly_paid_twice',
+      provider_task_id: 'a-task',
+    });
   });
 
   it('is taken from the worker, not from rescue, while the lease runs', async () => {

@@ -5,7 +5,12 @@ import { waitFor } from '../support/wait-for.ts';
 import { lockRows, openWorld, type World } from '../support/world.ts';
 
 const ended = (call: ProviderCall): void =>
-  call.answer(200, { task_id: call.path.split('/').at(-1), status: 'failed', error: { code: 'x' }, refunded: true });
+  call.answer(200, {
+    task_id: call.path.split('/').at(-1),
+    status: 'failed',
+    error: { code: 'x' },
+    refunded: true,
+  });
 
 const isFailed = (world: World, id: string) =>
   waitFor(async () => (await world.request(id))['state'] === 'failed', { what: `${id} to end` });
@@ -49,7 +54,10 @@ describe('a poller', () => {
     const accepted = await acceptedSong(world);
     world.raw.onPost = hold;
     const lost = await world.song('lost');
-    void world.worker().runOnce().catch(() => undefined);
+    void world
+      .worker()
+      .runOnce()
+      .catch(() => undefined);
     await world.raw.post(2);
     await world.passTime(14_001);
     const unlock = await lockRows(world.database, 'select from onetake.circuit_breakers');
@@ -57,6 +65,27 @@ describe('a poller', () => {
     await isFailed(world, accepted);
     await waitFor(async () => (await world.request(lost))['state'] === 'ambiguous', { what: 'the rescue' });
     await unlock();
+  });
+
+  it('does not ask without pause for a task that somebody has locked', async () => {
+    const world = await openWorld({ provider: 'raw' });
+    const proxy = await databaseProxy(world.database.connectionString);
+    onTestFinished(() => proxy.stop());
+    const locked = await acceptedSong(world, 'locked');
+    const other = await acceptedSong(world, 'other');
+    await world.passTime(1_000);
+    const unlock = await lockRows(world.database, 'select from onetake.generation_requests where id = $1', [
+      locked,
+    ]);
+    const asked = () => proxy.count('min(next_poll_at)');
+    await world.poller({ connectionString: proxy.connectionString }).start();
+    // The other one is read each 50 ms: so much time has gone by, and so much may have been asked.
+    await waitFor(() => world.raw.gets.length >= 20, { what: 'twenty reads of the other' });
+    expect(asked()).toBeLessThan(5 * world.raw.gets.length);
+    world.raw.onGet = ended;
+    await isFailed(world, other);
+    await unlock();
+    await isFailed(world, locked);
   });
 
   it('comes back when the database does', async () => {
@@ -70,7 +99,9 @@ describe('a poller', () => {
     await proxy.down();
     world.raw.onGet = ended;
     ended(world.raw.gets[0] as ProviderCall);
-    await waitFor(() => world.events.some(({ name }) => name === 'process:trouble'), { what: 'the trouble to be told' });
+    await waitFor(() => world.events.some(({ name }) => name === 'process:trouble'), {
+      what: 'the trouble to be told',
+    });
     await proxy.up();
     await world.passTime(31_000);
     await isFailed(world, id);

@@ -37,7 +37,9 @@ describe('stop()', () => {
     expect(await world.breaker()).toMatchObject({ consecutive_failures: 1 });
     expect(world.posts()).toBe(2);
     const left = `select from pg_stat_activity where datname = current_database() and application_name = 'onetake worker'`;
-    await waitFor(async () => (await world.database.query(left)).length === 0, { what: 'its sessions to end' });
+    await waitFor(async () => (await world.database.query(left)).length === 0, {
+      what: 'its sessions to end',
+    });
   });
 
   it('and start() may be called any number of times, in any order', async () => {
@@ -99,7 +101,9 @@ describe('without its LISTEN connection', () => {
     await waitFor(async () => (await world.database.query(listeners)).length === 1, { what: 'a listener' });
     await world.database.query(`select pg_terminate_backend(pid) from (${listeners}) l`);
     await isAccepted(world, await world.song('one'));
-    await waitFor(async () => (await world.database.query(listeners)).length === 1, { what: 'a new listener' });
+    await waitFor(async () => (await world.database.query(listeners)).length === 1, {
+      what: 'a new listener',
+    });
     await isAccepted(world, await world.song('two'));
   });
 });
@@ -114,7 +118,9 @@ describe('a database that goes away', () => {
     const call = await world.raw.post(1);
     await proxy.down();
     call.accept('paid-for');
-    await waitFor(() => world.events.some(({ name }) => name === 'submission:unsettled'), { what: 'the first try to fail' });
+    await waitFor(() => world.events.some(({ name }) => name === 'submission:unsettled'), {
+      what: 'the first try to fail',
+    });
     expect(await world.request(id)).toMatchObject({ state: 'submitting' });
     await proxy.up();
     await isAccepted(world, id);
@@ -132,7 +138,9 @@ describe('a database that goes away', () => {
     for (const worker of workers) await worker.start();
     for (let n = 0; n < 6; n++) {
       for (let song = 0; song < 4; song++) {
-        await waitFor(() => world.song(`song ${n} ${song}`).catch(() => false as const), { what: 'the song to be enqueued' });
+        await waitFor(() => world.song(`song ${n} ${song}`).catch(() => false as const), {
+          what: 'the song to be enqueued',
+        });
       }
       await endSessions(world.database);
     }
@@ -162,7 +170,11 @@ describe('a database that goes away', () => {
     for (const when of ['before', 'after'] as const) void proxy.cutAt(text, when);
     call.answer(502);
     await ran;
-    expect(await world.request(id)).toMatchObject({ state: 'ambiguous', state_reason: 'server_error', submissions: 1 });
+    expect(await world.request(id)).toMatchObject({
+      state: 'ambiguous',
+      state_reason: 'server_error',
+      submissions: 1,
+    });
     expect(await world.attempts(id)).toMatchObject([{ settled_by: 'worker', http_status: 502 }]);
     expect(await world.database.query('select * from onetake.attempt_evidence')).toEqual([]);
     await worker.runOnce().catch(() => undefined);

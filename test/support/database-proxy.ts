@@ -13,6 +13,8 @@ export interface DatabaseProxy {
    * the server has answered it and before the client hears. Resolves when it has happened.
    */
   cutAt(text: string, when: Cut): Promise<void>;
+  /** How many statements that contain `text` the client has sent. */
+  count(text: string): number;
   /** Ends all connections and refuses new ones, until `up()`. */
   down(): Promise<void>;
   up(): Promise<void>;
@@ -30,6 +32,7 @@ export async function databaseProxy(target: string): Promise<DatabaseProxy> {
   const url = new URL(target);
   const sockets = new Set<Socket>();
   const orders: Order[] = [];
+  const statements: string[] = [];
 
   const server = createServer((client) => {
     const upstream = connect(Number(url.port || 5432), url.hostname);
@@ -48,6 +51,7 @@ export async function databaseProxy(target: string): Promise<DatabaseProxy> {
     }
     client.on('data', (chunk: Buffer) => {
       const sent = chunk.toString('latin1');
+      statements.push(sent);
       const index = orders.findIndex((order) => sent.includes(order.text));
       const order = index < 0 ? undefined : orders.splice(index, 1)[0];
       if (order?.when === 'before') {
@@ -85,6 +89,7 @@ export async function databaseProxy(target: string): Promise<DatabaseProxy> {
   return {
     connectionString: own.href,
     cutAt: (text, when) => new Promise((done) => orders.push({ text, when, done })),
+    count: (text) => statements.filter((sent) => sent.includes(text)).length,
     down: close,
     up: async () => void (await listen(port)),
     stop: async () => {

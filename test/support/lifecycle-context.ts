@@ -28,7 +28,11 @@ export async function lifecycleContext(
     max: options.poolMax ?? 8,
     applicationName: 'onetake context',
   });
-  const queue = new (options.queue ?? JobQueue)({ executor: database, role: 'client', onError: () => undefined });
+  const queue = new (options.queue ?? JobQueue)({
+    executor: database,
+    role: 'client',
+    onError: () => undefined,
+  });
   await queue.start();
   const provider = createSoniloProvider({ baseUrl: config.providers['sonilo']?.baseUrl ?? '' });
   return {
@@ -52,7 +56,11 @@ export async function lifecycleContext(
 }
 
 /** The lane as dispatch would see it now. */
-export async function laneOf(ctx: SubmissionContext, operation = 'text-to-music', account = 'default'): Promise<Lane> {
+export async function laneOf(
+  ctx: SubmissionContext,
+  operation = 'text-to-music',
+  account = 'default',
+): Promise<Lane> {
   const lanes = await readLanes(ctx.database, null, 100);
   const lane = lanes.find((one) => one.account === account && one.operation === operation);
   if (lane === undefined) throw new Error(`nothing is queued in ${account}/${operation}`);

@@ -61,7 +61,9 @@ export async function rawProvider(options: RawProviderOptions = {}): Promise<Raw
     posts,
     gets,
     onPost: options.onPost ?? ((call) => call.accept()),
-    onGet: options.onGet ?? ((call) => call.answer(200, { task_id: call.path.split('/').at(-1), status: 'processing' })),
+    onGet:
+      options.onGet ??
+      ((call) => call.answer(200, { task_id: call.path.split('/').at(-1), status: 'processing' })),
     post: (number) => waitFor(() => posts[number - 1], { what: `POST ${number}` }),
     stop() {
       stopped ??= new Promise((resolve) => {
@@ -74,7 +76,12 @@ export async function rawProvider(options: RawProviderOptions = {}): Promise<Raw
   return provider;
 }
 
-function callOf(request: IncomingMessage, response: ServerResponse, body: string, number: number): ProviderCall {
+function callOf(
+  request: IncomingMessage,
+  response: ServerResponse,
+  body: string,
+  number: number,
+): ProviderCall {
   const answer: ProviderCall['answer'] = (status, content = '', headers = {}) => {
     const isText = typeof content === 'string';
     response.writeHead(status, { 'content-type': isText ? 'text/html' : 'application/json', ...headers });

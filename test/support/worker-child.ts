@@ -11,7 +11,9 @@ export interface WorkerChildOptions extends Pick<ProcessOptions, 'config' | 'con
   readonly withholdKey?: boolean;
 }
 
-const { role, apiKey, withholdKey, ...options } = JSON.parse(process.env['ONETAKE_TEST_CHILD'] ?? '{}') as WorkerChildOptions;
+const { role, apiKey, withholdKey, ...options } = JSON.parse(
+  process.env['ONETAKE_TEST_CHILD'] ?? '{}',
+) as WorkerChildOptions;
 const say = (line: object): void => void process.stdout.write(`${JSON.stringify(line)}\n`);
 const child = (role === 'worker' ? createWorker : createPoller)({
   ...options,

@@ -108,7 +108,14 @@ export async function openWorld(options: WorldOptions = {}): Promise<World> {
   const operation = { ...OPERATION, ...options.operation };
   const config: OnetakeConfig = {
     providers: { sonilo: { baseUrl } },
-    accounts: { default: { apiKeyEnv: 'SONILO_API_KEY', requestsPerMinute: 1_000, maxConcurrentGenerations: 100, ...options.limits } },
+    accounts: {
+      default: {
+        apiKeyEnv: 'SONILO_API_KEY',
+        requestsPerMinute: 1_000,
+        maxConcurrentGenerations: 100,
+        ...options.limits,
+      },
+    },
     operations: { 'text-to-music': operation, 'video-to-music': operation },
     worker: { rescueIntervalMs: 100 },
     poller: { intervalMs: 50, maxIntervalMs: 50 },
@@ -188,12 +195,19 @@ export async function openWorld(options: WorldOptions = {}): Promise<World> {
     },
     request: (id) => one('select * from onetake.generation_requests where id = $1', [id]),
     attempts: (id) =>
-      database.query('select * from onetake.submission_attempts where request_id = $1 order by attempt', [id]),
+      database.query('select * from onetake.submission_attempts where request_id = $1 order by attempt', [
+        id,
+      ]),
     attempt: (id) =>
-      one('select * from onetake.submission_attempts where request_id = $1 order by attempt desc limit 1', [id]),
+      one('select * from onetake.submission_attempts where request_id = $1 order by attempt desc limit 1', [
+        id,
+      ]),
     breaker: (name = MUSIC) => one('select * from onetake.circuit_breakers where name = $1', [name]),
     transitions: (name = MUSIC) =>
-      database.query('select * from onetake.circuit_breaker_transitions where breaker_name = $1 order by id', [name]),
+      database.query(
+        'select * from onetake.circuit_breaker_transitions where breaker_name = $1 order by id',
+        [name],
+      ),
     states: async () =>
       Object.fromEntries(
         (
@@ -257,7 +271,11 @@ export async function deadlocks(database: TestDatabase): Promise<number> {
 }
 
 /** Holds the lock of rows, as a stuck transaction of somebody else would; gives them back when called. */
-export async function lockRows(database: TestDatabase, select: string, values: unknown[] = []): Promise<() => Promise<void>> {
+export async function lockRows(
+  database: TestDatabase,
+  select: string,
+  values: unknown[] = [],
+): Promise<() => Promise<void>> {
   const client = await database.pool({ max: 1 }).connect();
   client.on('error', () => undefined);
   await client.query('begin');

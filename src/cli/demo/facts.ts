@@ -87,7 +87,7 @@ export function isResolution({ action }: { readonly action: string }): boolean {
 
 /** What the client can have seen: nothing, when it had left before the answer. */
 export function statusOf(answer: LedgerAnswer | undefined): number | null {
-  return answer === undefined || answer.end !== undefined ? null : answer.status;
+  return answer === undefined || answer.end === 'client_gone' ? null : answer.status;
 }
 
 export function isAcceptance(answer: LedgerAnswer): boolean {

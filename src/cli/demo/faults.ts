@@ -6,7 +6,7 @@ import type { ScriptRule } from '../../simulator/script.ts';
 const OUTAGE_BEGINS = 9;
 const FOR_EVER = 1_000_000_000;
 /** Well past `firstResponseMs` of the demo's configuration. */
-const TOO_LATE_MS = 2_600;
+const TOO_LATE_MS = 3_600;
 const GATEWAY_MS = 120;
 
 /**

@@ -44,8 +44,9 @@ export const ENV_FILE = 'demo.env';
 const KEY = 'sk_demo';
 const DATABASE_VARIABLE = 'ONETAKE_DEMO_DATABASE_URL';
 const KEY_VARIABLE = 'ONETAKE_DEMO_KEY';
-const LIMITS = { requestsPerMinute: 600, maxConcurrentGenerations: 4 };
-const DEADLINES = { connectMs: 1_000, firstResponseMs: 1_500, submissionMs: 3_000 };
+export const SLOTS = 4;
+const LIMITS = { requestsPerMinute: 600, maxConcurrentGenerations: SLOTS };
+const DEADLINES = { connectMs: 1_500, firstResponseMs: 2_500, submissionMs: 4_000 };
 export const BREAKER_SETTINGS = { failureThreshold: 3, cooldownMs: 3_000 };
 const READY_LIMIT_MS = 30_000;
 
@@ -112,6 +113,8 @@ function configuration(providerUrl: string, directory: string): OnetakeConfig {
         deadlines: DEADLINES,
         leaseMs: 8_000,
         rearmQuarantineMs: 1_000,
+        // A POST without an answer holds its slot for as long as a song may run: here, that isn't long.
+        maxRunMs: 4_000,
       },
     },
     worker: { concurrency: 4, rescueIntervalMs: 500 },

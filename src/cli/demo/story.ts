@@ -6,7 +6,7 @@ import { playOperator } from './operator.ts';
 import { putScript, readLedger, readSnapshot, type Snapshot } from './read-facts.ts';
 import type { Screen } from './screen.ts';
 import { SONGS } from './songs.ts';
-import type { Stage } from './stage.ts';
+import { SLOTS, type Stage } from './stage.ts';
 
 /** What the story found out on its way. */
 export interface StoryFacts {
@@ -41,8 +41,8 @@ export async function tellStory(
 
   screen.act('Thirty songs are ordered, and the provider is well');
   narrator.beforeTrouble(() => screen.act('The provider answers 502, and the breaker opens'));
+  screen.event('▸', 'cyan', `${SONGS.length} songs go into the queue. ${SLOTS} run at once.`);
   await order(stage, narrator, signal);
-  screen.event('▸', 'cyan', `${SONGS.length} songs are queued. Four run at once.`);
 
   const opened = await until('the breaker to open', (now) => now.transitions > 0 || isThrough(now));
   const facts = await meetOutage(stage, screen, until, signal);
@@ -109,7 +109,7 @@ async function meetOutage(
   ).length;
   screen.print('', ...progressLines(quiet, screen), '');
   screen.say(
-    `${metOutage} songs met the outage and are frozen: a 502 does not say whether it was paid. ` +
+    `${metOutage} songs met the outage and are frozen: no such answer says whether it was paid. ` +
       `${waitedUntouched} songs wait untouched: no POST, no attempt used, nothing to settle. ` +
       'Accepted songs go on: polling never asks the breaker.',
   );

@@ -68,7 +68,7 @@ describe('books that agree', () => {
   });
 
   it('takes an answer that the client did not wait for as no answer', () => {
-    const late = form(CHARGED, [answer(null, 'task-2', 'client_gone')]);
+    const late = form(CHARGED, [answer(202, 'task-2', 'client_gone')]);
     const timedOut = request(CHARGED, 'task-2', [attempt({ ...FAILED_ATTEMPT, httpStatus: null })]);
 
     const { agrees } = reconcileWith({ forms: [okForm, late, resentForm], ...withRequest(timedOut) });
@@ -102,6 +102,15 @@ describe('books that differ', () => {
     const { differences } = reconcileWith({ forms: [...FORMS, elsewhere] });
 
     expect(differences).toContain('charged twice: the provider says 1, the database says 0, expected 0.');
+  });
+
+  it('believes the provider when it says that a form was charged twice', () => {
+    const { songs, ledger, database, checks } = agreeingBooks();
+    const twice = { ...ledger, totals: { ...ledger.totals, chargedTwice: 1 } };
+
+    const { differences } = reconcile(songs, twice, database, checks);
+
+    expect(differences).toEqual(['charged twice: the provider says 1, the database says 0, expected 0.']);
   });
 
   it('reports a song that the database itself has paid twice', () => {
@@ -175,6 +184,18 @@ describe('books that differ', () => {
     });
 
     expect(differences).toContain("The breaker's transition 2 does not follow from the one before it.");
+  });
+
+  it.each([
+    ['skips a number', { number: 4 }],
+    ['begins in another state than the last one ended in', { previousState: 'open' }],
+    ['skips a generation', { generation: 5 }],
+  ])('reports a transition that %s', (_title, change) => {
+    const changed = transitions.map((each) => (each.number === 3 ? { ...each, ...change } : each));
+
+    const { differences } = reconcileWith({ database: { transitions: changed } });
+
+    expect(differences).toContain("The breaker's transition 3 does not follow from the one before it.");
   });
 
   it('reports a breaker that is not where its transitions lead', () => {

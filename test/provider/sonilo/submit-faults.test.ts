@@ -176,6 +176,14 @@ describe('a response that does not arrive whole', () => {
     expect(server.posts).toBe(1);
   });
 
+  test('202 that promised more bytes than came has no task id, though its JSON looks whole', async () => {
+    const { outcome, server } = await submitTo({
+      onRequest: (socket) => socket.end('HTTP/1.1 202 X\r\ncontent-length: 60\r\n\r\n{"task_id":"task-1"}'),
+    });
+    expect(outcome).toEqual({ ...WITHOUT_TASK_ID, evidence: started(202, 'UND_ERR_SOCKET') });
+    expect(server.posts).toBe(1);
+  });
+
   test('202 whose body stalls or drips ends at the submission deadline', async () => {
     const head = 'HTTP/1.1 202 X\r\ncontent-length: 100000\r\n\r\n';
     const stalled = await submitTo({ onRequest: (socket) => socket.write(head) }, { deadlines: SHORT });

@@ -1,0 +1,166 @@
+import { randomUUID } from 'node:crypto';
+import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { Database } from '../../src/postgres/database.ts';
+import { databaseErrorCode } from '../../src/postgres/errors.ts';
+import { JobQueue } from '../../src/queue/boss.ts';
+import { createTestDatabase, type TestDatabase } from '../support/test-database.ts';
+import { waitFor } from '../support/wait-for.ts';
+
+let clone: TestDatabase;
+beforeAll(async () => {
+  clone = await createTestDatabase();
+});
+afterAll(() => clone.drop());
+
+function open(max = 2) {
+  const database = Database.connect(clone.connectionString, { max, applicationName: 'queue test' });
+  const errors: unknown[] = [];
+  const queue = new JobQueue({ executor: database, role: 'worker', onError: (error) => errors.push(error) });
+  return {
+    database,
+    queue,
+    errors,
+    async [Symbol.asyncDispose]() {
+      await queue.stop();
+      await database.close();
+    },
+  };
+}
+
+const request = (overrides: object = {}) => ({
+  id: randomUUID(),
+  account: 'default',
+  operation: 'video-to-music',
+  ...overrides,
+});
+const jobs = (id: string) =>
+  clone.query('select state, start_after from onetake_queue.job where singleton_key = $1', [id]);
+
+describe('the job queue', () => {
+  it('sends one job per request, however often it is asked', async () => {
+    await using opened = open();
+    const { database, queue } = opened;
+    const one = request();
+    expect(await database.transaction((tx) => queue.send(tx, one, null))).toBe(true);
+    expect(await database.transaction((tx) => queue.send(tx, one, null))).toBe(false);
+    expect(await jobs(one.id)).toHaveLength(1);
+  });
+
+  it('starts a job when the database’s instant says', async () => {
+    await using opened = open();
+    const one = request();
+    const at = new Date('2100-01-01T00:00:00.000Z');
+    await opened.database.transaction((tx) => opened.queue.send(tx, one, at));
+    expect(await jobs(one.id)).toMatchObject([{ start_after: at }]);
+  });
+
+  it('fetches and completes in one transaction, and not at all when that rolls back', async () => {
+    await using opened = open();
+    const { database, queue } = opened;
+    await clone.query('delete from onetake_queue.job');
+    const [one, two] = [request(), request()];
+    for (const each of [one, two]) await database.transaction((tx) => queue.send(tx, each, null));
+    const fetchAll = async (end: 'commit' | 'rollback') => {
+      try {
+        await database.transaction(async (tx) => {
+          const fetched = await queue.fetch(tx, 'default', 'video-to-music', 10);
+          await queue.complete(tx, 'default', 'video-to-music', fetched);
+          if (end === 'rollback') throw new Error(String(fetched.length));
+          return fetched;
+        });
+      } catch (error) {
+        return (error as Error).message;
+      }
+      return 'committed';
+    };
+    expect(await fetchAll('rollback')).toBe('2');
+    expect(await jobs(one.id)).toMatchObject([{ state: 'created' }]);
+    expect(await fetchAll('commit')).toBe('committed');
+    expect(await jobs(one.id)).toMatchObject([{ state: 'completed' }]);
+    // A completed job stands in nobody's way.
+    expect(await database.transaction((tx) => queue.send(tx, one, null))).toBe(true);
+  });
+
+  it('lets two transactions fetch disjoint jobs', async () => {
+    await using opened = open();
+    const { database, queue } = opened;
+    await clone.query('delete from onetake_queue.job');
+    for (const each of [request(), request(), request()]) {
+      await database.transaction((tx) => queue.send(tx, each, null));
+    }
+    await database.transaction(async (tx) => {
+      const mine = await queue.fetch(tx, 'default', 'video-to-music', 2);
+      const others = await database.transaction((other) =>
+        queue.fetch(other, 'default', 'video-to-music', 10),
+      );
+      expect(mine).toHaveLength(2);
+      expect(others).toHaveLength(1);
+      const ids = [...mine, ...others].map((job) => job.data.requestId);
+      expect(new Set(ids).size).toBe(3);
+    });
+  });
+
+  it('knows a queue that another process has made since it started', async () => {
+    await using ours = open();
+    await ours.queue.start();
+    await using theirs = open();
+    await theirs.queue.start();
+    const account = `a-${randomUUID()}`;
+    await theirs.queue.ensureQueue(account, 'text-to-music');
+    const one = request({ account, operation: 'text-to-music' });
+    expect(await ours.database.transaction((tx) => ours.queue.send(tx, one, null))).toBe(true);
+  });
+
+  it('throws for a queue that does not exist, with the transaction still usable', async () => {
+    await using opened = open();
+    await opened.database.transaction(async (tx) => {
+      await expect(opened.queue.send(tx, request({ account: 'nobody' }), null)).rejects.toThrow(
+        'does not exist',
+      );
+      expect((await tx.executeSql('select 1 as one')).rows).toEqual([{ one: 1 }]);
+    });
+  });
+
+  it('needs no other connection than the transaction’s, from its first use on', async () => {
+    await using opened = open(1);
+    const one = request();
+    expect(await opened.database.transaction((tx) => opened.queue.send(tx, one, null))).toBe(true);
+    expect(await jobs(one.id)).toHaveLength(1);
+  });
+
+  it('makes a queue once, with our options', async () => {
+    await using opened = open();
+    await opened.queue.start();
+    const account = `a-${randomUUID()}`;
+    await Promise.all(Array.from({ length: 4 }, () => opened.queue.ensureQueue(account, 'text-to-music')));
+    const rows = await clone.query(
+      'select policy, retry_limit, retention_seconds from onetake_queue.queue where name = $1',
+      [`submit/${account}/text-to-music`],
+    );
+    expect(rows).toEqual([{ policy: 'exclusive', retry_limit: 1_000, retention_seconds: 90 * 86_400 }]);
+  });
+
+  it('outlives the loss of its connections, and says so to its listener only', async () => {
+    await using opened = open();
+    const { database, queue, errors } = opened;
+    await queue.start();
+    await clone.query(
+      `select pg_terminate_backend(pid) from pg_stat_activity
+where datname = current_database() and application_name = 'queue test'`,
+    );
+    await waitFor(() => database.pool.totalCount === 0, { what: 'the pool to notice' });
+    const one = request();
+    expect(await database.transaction((tx) => queue.send(tx, one, null))).toBe(true);
+    // What its background work met; without a listener this would have been the end of the process.
+    expect(errors.map(databaseErrorCode)).toEqual(errors.map(() => '57P01'));
+  });
+
+  it('may be stopped before it was started, and any number of times', async () => {
+    const opened = open();
+    await opened.queue.stop();
+    await opened.queue.start();
+    await Promise.all([opened.queue.stop(), opened.queue.stop()]);
+    await opened.queue.stop();
+    await opened.database.close();
+  });
+});

@@ -1,0 +1,58 @@
+import { createInterface } from 'node:readline';
+import { admit } from '../../src/lifecycle/admit.ts';
+import { dispatch } from '../../src/lifecycle/dispatch.ts';
+import { settle } from '../../src/lifecycle/settle.ts';
+import { submit } from '../../src/lifecycle/submit.ts';
+import type { Lane } from '../../src/postgres/lanes.ts';
+import type { OnetakeConfig } from '../../src/runtime/define-config.ts';
+import { laneOf, lifecycleContext } from './lifecycle-context.ts';
+
+// Many would-be probers in one process, each with a connection of its own. For each line of stdin, all of
+// them come for the probe at once; the answer is how many were admitted.
+
+/** In the environment variable ONETAKE_TEST_PROBERS, as JSON. */
+export interface ProberChildOptions {
+  readonly connectionString: string;
+  readonly config: OnetakeConfig;
+  readonly probers: number;
+}
+
+const options = JSON.parse(process.env['ONETAKE_TEST_PROBERS'] ?? '{}') as ProberChildOptions;
+const ctx = await lifecycleContext({ ...options, poolMax: options.probers });
+const say = (line: object): void => void process.stdout.write(`${JSON.stringify(line)}\n`);
+
+/** Half of them look first, as dispatch does; the others have looked a moment ago and come with what they saw. */
+async function comeForProbe(prober: number, seen: Lane): Promise<number> {
+  let admitted = 0;
+  const perform = async (lane: Lane, batch: Parameters<Parameters<typeof dispatch>[3]>[1]): Promise<void> => {
+    admitted += batch.attempts.length;
+    for (const attempt of batch.attempts) {
+      await settle(ctx, attempt, await submit(ctx, attempt, lane.provider, batch.maySend));
+    }
+  };
+  if (prober % 2 === 0) {
+    const performed: Promise<void>[] = [];
+    await dispatch(
+      ctx,
+      null,
+      () => 1 - performed.length,
+      (lane, batch) => void performed.push(perform(lane, batch)),
+    );
+    await Promise.all(performed);
+  } else {
+    const batch = await admit(ctx, seen, 1);
+    if ('attempts' in batch) await perform(seen, batch);
+  }
+  return admitted;
+}
+
+say({ ready: process.pid });
+for await (const line of createInterface({ input: process.stdin })) {
+  const { round } = JSON.parse(line) as { round: number };
+  const seen = await laneOf(ctx);
+  const admitted = await Promise.all(
+    Array.from({ length: options.probers }, (_, prober) => comeForProbe(prober, seen)),
+  );
+  say({ round, admitted: admitted.reduce((sum, count) => sum + count, 0) });
+}
+await ctx.stop();
