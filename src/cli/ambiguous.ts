@@ -85,8 +85,8 @@ function addResolve(ambiguous: Command, run: Runner): void {
       'after',
       `
 Examples:
-  $ onetake ambiguous resolve 0f3c1a2b --accepted TASK_ID --reason 'in ledger'
-  $ onetake ambiguous resolve 0f3c1a2b --not-accepted --reason 'support: no task'
+  $ onetake ambiguous resolve 0f3c1a2b --accepted TASK_ID --reason found
+  $ onetake ambiguous resolve 0f3c1a2b --not-accepted --reason 'not in ledger'
   $ onetake ambiguous resolve 0f3c1a2b --not-accepted --no-resubmit --reason old`,
     )
     .action(
@@ -216,11 +216,10 @@ function showOne(terminal: Terminal, row: AmbiguousSubmission): void {
   );
 }
 
-function evidenceOf(row: AmbiguousSubmission): string {
-  if (row.attempt === null) return 'no attempt is recorded';
-  const answer =
-    row.httpStatus === null ? (row.errorCode ?? 'no answer') : `the provider answered ${row.httpStatus}`;
-  return `attempt ${row.attempt}: ${answer}${row.phase === null ? '' : ` (${row.phase.replaceAll('_', ' ')})`}`;
+function evidenceOf({ attempt, httpStatus, errorCode, phase }: AmbiguousSubmission): string {
+  if (attempt === null) return 'no attempt is recorded';
+  if (httpStatus !== null) return `attempt ${attempt}: the provider answered ${httpStatus}`;
+  return `attempt ${attempt}: ${errorCode ?? 'no answer'}${phase === null ? '' : ` (${phase.replaceAll('_', ' ')})`}`;
 }
 
 function showResolution(terminal: Terminal, { id, from, to, postsPermitted, notBefore }: Resolution): void {

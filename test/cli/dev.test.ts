@@ -23,9 +23,9 @@ async function untilReady(child: Child): Promise<Ready> {
 }
 
 test('onetake dev runs all that an app needs, whatever the environment holds, and keeps port and data', async () => {
-  // Both lead nowhere: a dev that used them would fail.
+  // Neither works anywhere, not even at the simulator: a dev that used them would fail.
   const cli = createCli({
-    env: { DATABASE_URL: 'postgres://nobody:canary@127.0.0.1:1/nowhere', SONILO_API_KEY: 'sk_real_canary' },
+    env: { DATABASE_URL: 'postgres://nobody:canary@127.0.0.1:1/nowhere', SONILO_API_KEY: 'real-canary' },
   });
   const dev = cli.start(['dev']);
   const first = await untilReady(dev);

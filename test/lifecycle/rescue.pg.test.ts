@@ -78,7 +78,9 @@ describe('rescue', () => {
       locked,
     ]);
 
+    const started = performance.now();
     await rescue(ctx);
+    expect(performance.now() - started).toBeLessThan(4_000);
 
     expect((await world.request(free))['state']).toBe('ambiguous');
     expect((await world.request(expiring))['state']).toBe('expired');

@@ -87,6 +87,10 @@ describe('a transaction', () => {
     });
     await expect(failed).rejects.toThrow('no');
     expect(await note(3)).toBe('old');
+    // Not merely out of sight: the transaction is over, and its lock is free.
+    expect(await clone.query('select state from pg_stat_activity where pid = $1', [before])).toEqual([
+      { state: 'idle' },
+    ]);
     expect(await pid(database)).toBe(before);
   });
 

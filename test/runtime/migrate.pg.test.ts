@@ -298,6 +298,8 @@ describe('another schema than this build’s', () => {
       expect((await tx.query('select 1 as one')).rows).toEqual([{ one: 1 }]);
       await tx.query('commit');
       tx.release();
+      if (kind === 'no schema') return;
+      expect(await database.query('select from onetake.generation_requests')).toEqual([]);
     },
   );
 

@@ -95,9 +95,10 @@ async function perform(
   let audit = await auditBooks(stage, directory, signal);
   screen.act('The books: the provider over HTTP, beside the database');
   showLedger(screen, audit.reconciliation, audit.database.transitions);
+  const atRisk = story.metOutage + story.waitedUntouched;
   screen.say(
-    `${story.metOutage} songs met the outage before the breaker opened, and ${story.waitedUntouched} were kept ` +
-      'from it. Without a breaker their POSTs would have followed, and each would be frozen.',
+    `The breaker's worth: ${story.metOutage} songs met the outage before it opened, not all ${atRisk} that ` +
+      'were left.',
   );
   await writePlaylist(directory, audit.database);
   screen.print('');
