@@ -1,4 +1,4 @@
-#!/usr/bin/env node
+#!/usr/bin/env -S node --
 // The gate. Nothing may be imported statically here: a static import is loaded first, and on an old Node it
 // fails with a stack trace before this file can say what is wrong. The syntax stays old for the same reason.
 const [major = 0, minor = 0] = process.versions.node.split('.').map(Number);
