@@ -55,7 +55,6 @@ const WARNINGS: ReadonlySet<OnetakeEventName> = new Set([
   'submission:unsettled',
 ]);
 
-
 export interface EventLogOptions {
   readonly level: 'debug' | 'info' | 'warn' | 'error' | 'silent';
   readonly destination: { write(line: string): void };
