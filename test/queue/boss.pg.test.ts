@@ -140,19 +140,40 @@ describe('the job queue', () => {
     expect(rows).toEqual([{ policy: 'exclusive', retry_limit: 1_000, retention_seconds: 90 * 86_400 }]);
   });
 
-  it('outlives the loss of its connections, and says so to its listener only', async () => {
-    await using opened = open();
-    const { database, queue, errors } = opened;
+  it('outlives trouble in its background work, and says so to its listener', async () => {
+    const database = Database.connect(clone.connectionString, { max: 2, applicationName: 'queue test' });
+    const errors: unknown[] = [];
+    let started = false;
+    const queue = new JobQueue({
+      executor: {
+        async executeSql(text, values) {
+          // What it does on its own, once it has started.
+          if (started) throw Object.assign(new Error('gone'), { code: '57P01' });
+          return database.pool.query(text, values);
+        },
+      },
+      role: 'worker',
+      onError: (error) => errors.push(error),
+    });
     await queue.start();
+    started = true;
+    await waitFor(() => errors.length > 0, { what: 'pg-boss to report' });
+    expect(databaseErrorCode(errors[0])).toBe('57P01');
+    const one = request();
+    expect(await database.transaction((tx) => queue.send(tx, one, null))).toBe(true);
+    await queue.stop();
+    await database.close();
+  });
+
+  it('goes on after the loss of its connections', async () => {
+    await using opened = open();
+    await opened.queue.start();
     await clone.query(
       `select pg_terminate_backend(pid) from pg_stat_activity
 where datname = current_database() and application_name = 'queue test'`,
     );
-    await waitFor(() => database.pool.totalCount === 0, { what: 'the pool to notice' });
-    const one = request();
-    expect(await database.transaction((tx) => queue.send(tx, one, null))).toBe(true);
-    // What its background work met; without a listener this would have been the end of the process.
-    expect(errors.map(databaseErrorCode)).toEqual(errors.map(() => '57P01'));
+    await waitFor(() => opened.database.pool.totalCount === 0, { what: 'the pool to notice' });
+    expect(await opened.database.transaction((tx) => opened.queue.send(tx, request(), null))).toBe(true);
   });
 
   it('may be stopped before it was started, and any number of times', async () => {

@@ -169,7 +169,11 @@ describe('a database that is out of reach', () => {
 
 describe('what the client is asked', () => {
   it.each([
-    ['an unknown option', () => createClient({ connectionstring: 'x' } as never), 'connectionString'],
+    [
+      'an unknown option',
+      () => createClient({ connectionstring: 'x' } as never),
+      'Did you mean "connectionString"?',
+    ],
     ['no database', () => createClient({} as never), 'connectionString'],
   ])('is refused with %s', (_, make, named) => {
     expect(make).toThrow(named);
