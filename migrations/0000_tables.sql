@@ -70,12 +70,15 @@ CREATE TABLE "onetake"."circuit_breaker_transitions" (
 	"cause" text NOT NULL,
 	"outcome_kind" text,
 	"http_status" integer,
+	"failures" integer,
 	"opened_at" timestamp with time zone,
 	"retry_at" timestamp with time zone,
 	"request_id" uuid,
 	"provider_task_id" text,
 	"generation" integer NOT NULL,
 	"actor" text,
+	"shadow" boolean DEFAULT false NOT NULL,
+	"announced" boolean DEFAULT true NOT NULL,
 	CONSTRAINT "circuit_breaker_transitions_number_once" UNIQUE("breaker_name","layer","number"),
 	CONSTRAINT "circuit_breaker_transitions_layer_known" CHECK (layer in ('state', 'override')),
 	CONSTRAINT "circuit_breaker_transitions_number_positive" CHECK (number >= 1)
@@ -88,6 +91,12 @@ CREATE TABLE "onetake"."circuit_breakers" (
 	"consecutive_failures" integer DEFAULT 0 NOT NULL,
 	"failure_threshold" integer NOT NULL,
 	"cooldown_ms" integer NOT NULL,
+	"cooldown_growth" double precision DEFAULT 1 NOT NULL,
+	"max_cooldown_ms" integer DEFAULT 600000 NOT NULL,
+	"jitter" double precision DEFAULT 0 NOT NULL,
+	"shadow" boolean DEFAULT false NOT NULL,
+	"failed_probes" integer DEFAULT 0 NOT NULL,
+	"ramp_acceptances" integer,
 	"opened_at" timestamp with time zone,
 	"retry_at" timestamp with time zone,
 	"probe_attempt_id" uuid,
@@ -97,11 +106,18 @@ CREATE TABLE "onetake"."circuit_breakers" (
 	"override_reason" text,
 	"override_expires_at" timestamp with time zone,
 	"transitions" integer DEFAULT 0 NOT NULL,
+	"override_transitions" integer DEFAULT 0 NOT NULL,
 	"revision" integer DEFAULT 1 NOT NULL,
 	"created_at" timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
 	CONSTRAINT "circuit_breakers_name_is_provider_and_operation" CHECK (name ~ '^[A-Za-z0-9_.-]{1,63}/[A-Za-z0-9_.-]{1,63}$'),
 	CONSTRAINT "circuit_breakers_failure_threshold_in_bounds" CHECK (failure_threshold between 1 and 1000),
 	CONSTRAINT "circuit_breakers_cooldown_ms_in_bounds" CHECK (cooldown_ms between 100 and 86400000),
+	CONSTRAINT "circuit_breakers_cooldown_growth_in_bounds" CHECK (cooldown_growth between 1 and 10),
+	CONSTRAINT "circuit_breakers_max_cooldown_ms_in_bounds" CHECK (max_cooldown_ms between cooldown_ms and 86400000),
+	CONSTRAINT "circuit_breakers_jitter_in_bounds" CHECK (jitter between 0 and 0.5),
+	CONSTRAINT "circuit_breakers_override_has_an_actor" CHECK (case when override is null then num_nonnulls(override_actor, override_reason, override_expires_at) = 0
+          else num_nonnulls(override_actor, override_reason) = 2 end),
+	CONSTRAINT "circuit_breakers_ramp_only_closed" CHECK (ramp_acceptances is null or state = 'closed'),
 	CONSTRAINT "circuit_breakers_state_known" CHECK (state in ('closed', 'open', 'half_open')),
 	CONSTRAINT "circuit_breakers_state_has_its_columns" CHECK (case state
           when 'closed' then num_nonnulls(opened_at, retry_at, probe_attempt_id, probe_request_id) = 0
@@ -195,6 +211,7 @@ CREATE TABLE "onetake"."submission_attempts" (
 	"closed_at" timestamp with time zone,
 	"settled_at" timestamp with time zone,
 	"settled_by" text,
+	"override_at_settle" text,
 	"phase" text,
 	"http_status" integer,
 	"error_code" text,
@@ -224,6 +241,7 @@ ALTER TABLE "onetake"."generation_requests" ADD CONSTRAINT "generation_requests_
 ALTER TABLE "onetake"."submission_attempts" ADD CONSTRAINT "submission_attempts_request_fk" FOREIGN KEY ("request_id") REFERENCES "onetake"."generation_requests"("id") ON DELETE no action ON UPDATE no action;--> statement-breakpoint
 CREATE UNIQUE INDEX "account_holds_live" ON "onetake"."account_holds" USING btree ("account",coalesce(operation, ''),"kind") WHERE ended_at is null;--> statement-breakpoint
 CREATE INDEX "attempt_evidence_by_attempt" ON "onetake"."attempt_evidence" USING btree ("attempt_id");--> statement-breakpoint
+CREATE INDEX "circuit_breaker_transitions_unannounced" ON "onetake"."circuit_breaker_transitions" USING btree ("id") WHERE not announced;--> statement-breakpoint
 CREATE UNIQUE INDEX "generation_requests_task_once" ON "onetake"."generation_requests" USING btree ("account","provider_task_id") WHERE provider_task_id is not null;--> statement-breakpoint
 CREATE INDEX "generation_requests_dispatch" ON "onetake"."generation_requests" USING btree ("account","operation","not_before") WHERE state = 'queued';--> statement-breakpoint
 CREATE INDEX "generation_requests_deadlines" ON "onetake"."generation_requests" USING btree ("submit_before") WHERE state = 'queued' and submit_before is not null;--> statement-breakpoint
@@ -234,5 +252,7 @@ CREATE INDEX "generation_requests_attention" ON "onetake"."generation_requests" 
 CREATE INDEX "generation_requests_newest" ON "onetake"."generation_requests" USING btree ("created_at");--> statement-breakpoint
 CREATE INDEX "submission_attempts_windows" ON "onetake"."submission_attempts" USING btree ("account","window_until");--> statement-breakpoint
 CREATE INDEX "submission_attempts_slots" ON "onetake"."submission_attempts" USING btree ("account","slot_until") WHERE slot_freed_at is null;--> statement-breakpoint
+CREATE INDEX "submission_attempts_in_flight" ON "onetake"."submission_attempts" USING btree ("breaker_name","generation") WHERE settled_at is null;--> statement-breakpoint
+CREATE INDEX "submission_attempts_probes" ON "onetake"."submission_attempts" USING btree ("breaker_name","account","started_at") WHERE is_probe;--> statement-breakpoint
 CREATE INDEX "submission_attempts_leases" ON "onetake"."submission_attempts" USING btree ("lease_expires_at") WHERE settled_at is null;--> statement-breakpoint
 CREATE INDEX "submission_attempts_health_due" ON "onetake"."submission_attempts" USING btree ("settled_at") WHERE settled_at is not null and health_applied_at is null;

@@ -336,6 +336,117 @@ begin
 end
 $$;
 --> statement-breakpoint
+-- The override that is in force: an expired one is not, whether or not anybody has noted it.
+create function onetake.override_in_force(override text, expires_at timestamptz, at timestamptz) returns text
+language sql immutable parallel safe
+return case when expires_at is null or at < expires_at then override end;
+--> statement-breakpoint
+-- One row of the override's own chain. The caller holds the breaker's lock and updates the row afterwards.
+create function onetake.record_override(
+  breaker onetake.circuit_breakers,
+  next_state text,
+  cause text,
+  actor text
+) returns void
+language sql volatile set search_path = pg_catalog, pg_temp
+as $$
+  insert into onetake.circuit_breaker_transitions (at, breaker_name, layer, number, previous_state, next_state, cause,
+    opened_at, retry_at, generation, actor, shadow, announced)
+  values (clock_timestamp(), (record_override.breaker).name, 'override',
+    (record_override.breaker).override_transitions + 1, coalesce((record_override.breaker).override, 'none'),
+    record_override.next_state, record_override.cause, (record_override.breaker).opened_at,
+    (record_override.breaker).retry_at, (record_override.breaker).generation, record_override.actor,
+    (record_override.breaker).shadow, false)
+$$;
+--> statement-breakpoint
+-- Ends an override whose time is over, in the row and in its chain; true when there was one. The state
+-- underneath is what it was: `retry_at` has run on meanwhile.
+create function onetake.note_expired_override(name text) returns boolean
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+as $$
+declare
+  breaker onetake.circuit_breakers%rowtype;
+begin
+  select b.* into breaker from onetake.circuit_breakers b where b.name = note_expired_override.name for no key update;
+  if breaker.override is null or breaker.override_expires_at is null
+    or breaker.override_expires_at > clock_timestamp() then
+    return false;
+  end if;
+  perform onetake.record_override(breaker, 'none', 'override_expired', null);
+  update onetake.circuit_breakers b
+  set override = null, override_actor = null, override_reason = null, override_expires_at = null,
+    override_transitions = b.override_transitions + 1
+  where b.name = note_expired_override.name;
+  perform pg_notify('onetake', 'breaker');
+  return true;
+end
+$$;
+--> statement-breakpoint
+-- Lays an override over the breaker, or another one over the last; returns what was in force before.
+create function onetake.force_breaker(
+  name text,
+  mode text,
+  actor text,
+  reason text,
+  expires_at timestamptz default null
+) returns text
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+as $$
+declare
+  breaker onetake.circuit_breakers%rowtype;
+begin
+  perform onetake.require_operator(force_breaker.actor, force_breaker.reason);
+  if force_breaker.mode is null or force_breaker.mode not in ('forced_open', 'forced_closed') then
+    raise exception 'onetake: an override is forced_open or forced_closed' using errcode = '22023';
+  end if;
+  if force_breaker.expires_at <= clock_timestamp() then
+    raise exception 'onetake: the override would have expired already' using errcode = '22023';
+  end if;
+  perform onetake.note_expired_override(force_breaker.name);
+  select b.* into breaker from onetake.circuit_breakers b where b.name = force_breaker.name for no key update;
+  if breaker.name is null then
+    raise exception 'onetake: there is no breaker "%"', force_breaker.name using errcode = 'OT001';
+  end if;
+  perform onetake.record_override(breaker, force_breaker.mode, 'operator', btrim(force_breaker.actor));
+  update onetake.circuit_breakers b
+  set override = force_breaker.mode, override_actor = btrim(force_breaker.actor),
+    override_reason = btrim(force_breaker.reason), override_expires_at = force_breaker.expires_at,
+    override_transitions = b.override_transitions + 1
+  where b.name = force_breaker.name;
+  perform onetake.record_action(force_breaker.actor, 'force_breaker_' || force_breaker.mode, force_breaker.name,
+    force_breaker.reason);
+  perform pg_notify('onetake', 'breaker');
+  return coalesce(breaker.override, 'none');
+end
+$$;
+--> statement-breakpoint
+-- Takes the override away and shows what is underneath; OT002 when there is none. Returns what was in force.
+create function onetake.release_breaker(name text, actor text, reason text) returns text
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+as $$
+declare
+  breaker onetake.circuit_breakers%rowtype;
+begin
+  perform onetake.require_operator(release_breaker.actor, release_breaker.reason);
+  perform onetake.note_expired_override(release_breaker.name);
+  select b.* into breaker from onetake.circuit_breakers b where b.name = release_breaker.name for no key update;
+  if breaker.name is null then
+    raise exception 'onetake: there is no breaker "%"', release_breaker.name using errcode = 'OT001';
+  end if;
+  if breaker.override is null then
+    raise exception 'onetake: breaker "%" is not overridden', release_breaker.name using errcode = 'OT002';
+  end if;
+  perform onetake.record_override(breaker, 'none', 'operator', btrim(release_breaker.actor));
+  update onetake.circuit_breakers b
+  set override = null, override_actor = null, override_reason = null, override_expires_at = null,
+    override_transitions = b.override_transitions + 1
+  where b.name = release_breaker.name;
+  perform onetake.record_action(release_breaker.actor, 'release_breaker', release_breaker.name, release_breaker.reason);
+  perform pg_notify('onetake', 'breaker');
+  return breaker.override;
+end
+$$;
+--> statement-breakpoint
 create view onetake.ambiguous_submissions as
 select
   r.id,
@@ -372,55 +483,79 @@ select
   b.name,
   b.state,
   case
+    when o.override is not null then o.override
     when b.state = 'open' and s.now >= b.retry_at then 'probe_due'
     when b.state = 'half_open' and (p.id is null or s.now >= p.lease_expires_at) then 'probe_overdue'
     else b.state
   end as effective_state,
   case
-    when b.state = 'closed' and b.consecutive_failures = 0 then 'closed: submissions flow'
-    when b.state = 'closed' then format('closed: %s of %s dependency failures in a row',
+    when o.override is not null then format('%s by %s%s: %s; underneath it is %s',
+      replace(o.override, '_', ' '), b.override_actor,
+      coalesce(' until ' || to_char(b.override_expires_at at time zone 'UTC', 'HH24:MI:SS'), ''), b.override_reason,
+      replace(b.state, '_', ' '))
+    when b.state = 'closed' and b.consecutive_failures > 0 then format('closed: %s of %s dependency failures in a row',
       b.consecutive_failures, b.failure_threshold)
-    when b.state = 'half_open' and (p.id is null or s.now >= p.lease_expires_at)
-      then 'half open: the probe has not answered and its lease is over'
+    when b.state = 'closed' and b.ramp_acceptances is not null then format(
+      'closed: ramping up, at most %s submissions in flight', 2 + 2 * b.ramp_acceptances)
+    when b.state = 'closed' then 'closed: submissions flow'
+    when b.state = 'half_open' and p.id is null then 'half open: the probe is lost'
+    when b.state = 'half_open' and s.now >= p.lease_expires_at then format(
+      'half open: the probe of %s is overdue', to_char(p.started_at at time zone 'UTC', 'HH24:MI:SS'))
     when b.state = 'half_open' then format('half open: one probe is in flight since %s',
       to_char(p.started_at at time zone 'UTC', 'HH24:MI:SS'))
     else format('open since %s: %s, %s %s',
       to_char(b.opened_at at time zone 'UTC', 'HH24:MI:SS'),
       case t.cause
-        when 'failure_threshold' then format('%s dependency failures in a row', b.failure_threshold)
+        when 'failure_threshold' then format('%s dependency failures in a row', t.failures)
         when 'probe_failed' then 'the probe failed'
         when 'probe_lost' then 'the probe''s worker was lost'
         else 'the probe told nothing'
-      end || coalesce(format(' (last answer %s)', t.http_status), ''),
+      end || coalesce(' (last answer ' || t.http_status || ')', ''),
       case when s.now >= b.retry_at then 'a probe is due since' else 'next probe at' end,
       to_char(b.retry_at at time zone 'UTC', 'HH24:MI:SS'))
-  end as why,
+  end || case when b.shadow then ' (shadow: nothing is refused)' else '' end as why,
   coalesce(t.at, b.created_at) as since,
+  -- Since when it has not been closed, over all its probes.
+  case when b.state <> 'closed' then e.at end as not_closed_since,
   b.generation,
   b.consecutive_failures,
   b.failure_threshold,
   b.cooldown_ms,
+  b.cooldown_growth,
+  b.max_cooldown_ms,
+  b.jitter,
+  b.shadow,
+  b.failed_probes,
   b.opened_at,
   b.retry_at,
   case
     when b.state = 'open' then greatest(0, ceil(extract(epoch from b.retry_at - s.now) * 1000))::bigint
   end as retry_in_ms,
-  b.override,
-  b.override_actor,
-  b.override_reason,
-  b.override_expires_at,
+  o.override,
+  case when o.override is not null then b.override_actor end as override_actor,
+  case when o.override is not null then b.override_reason end as override_reason,
+  case when o.override is not null then b.override_expires_at end as override_expires_at,
   b.probe_attempt_id,
-  b.probe_request_id
+  b.probe_request_id,
+  b.revision
 from (select clock_timestamp() as now) s
 cross join onetake.circuit_breakers b
+cross join lateral (select onetake.override_in_force(b.override, b.override_expires_at, s.now) as override) o
 left join onetake.submission_attempts p on p.id = b.probe_attempt_id
 left join lateral (
-  select x.at, x.cause, x.http_status
+  select x.at, x.cause, x.http_status, x.failures
   from onetake.circuit_breaker_transitions x
   where x.breaker_name = b.name and x.layer = 'state'
   order by x.number desc
   limit 1
-) t on true;
+) t on true
+left join lateral (
+  select x.at
+  from onetake.circuit_breaker_transitions x
+  where b.state <> 'closed' and x.breaker_name = b.name and x.layer = 'state' and x.cause = 'failure_threshold'
+  order by x.number desc
+  limit 1
+) e on true;
 --> statement-breakpoint
 create view onetake.request_overview as
 select
@@ -436,9 +571,14 @@ select
     when 'queued' then case
       when h.since is not null then format('account held: %s since %s', replace(h.kind, '_', ' '),
         to_char(h.since at time zone 'UTC', 'HH24:MI'))
-      when b.state = 'open' and s.now < b.retry_at then format('breaker open until %s (%s failures in a row)',
-        to_char(b.retry_at at time zone 'UTC', 'HH24:MI:SS'), b.failure_threshold)
-      when b.state = 'half_open' then 'breaker half open: one probe is in flight'
+      when o.override = 'forced_open' then format('breaker forced open by %s: %s', b.override_actor, b.override_reason)
+      when b.state = 'open' and s.now < b.retry_at and o.refuses then format('breaker open until %s (%s)',
+        to_char(b.retry_at at time zone 'UTC', 'HH24:MI:SS'),
+        case t.cause
+          when 'failure_threshold' then format('%s × %s', t.failures, coalesce(t.http_status::text, 'no answer'))
+          else replace(t.cause, '_', ' ')
+        end)
+      when b.state = 'half_open' and o.refuses then 'breaker half open: one probe is in flight'
       when c.paused_until > s.now then format('%s limit of the provider: paused until %s', c.pause_kind,
         to_char(c.paused_until at time zone 'UTC', 'HH24:MI:SS'))
       when r.not_before > s.now then format('not before %s (%s)',
@@ -447,7 +587,8 @@ select
         l.windows, c.requests_per_minute, ceil(extract(epoch from l.opens_at - s.now)))
       when l.slots >= c.max_concurrent_generations then format('%s of %s generations running', l.slots,
         c.max_concurrent_generations)
-      when b.state = 'open' then 'breaker open: a probe is due'
+      when b.state = 'open' and o.refuses then 'breaker open: a probe is due'
+      when b.ramp_acceptances is not null and o.refuses then 'breaker closed again: submissions ramp up'
       else 'a worker'
     end
     when 'submitting' then 'the provider''s answer'
@@ -471,6 +612,17 @@ from (select clock_timestamp() as now) s
 cross join onetake.generation_requests r
 join onetake.accounts c on c.name = r.account
 left join onetake.circuit_breakers b on r.state = 'queued' and b.name = c.provider || '/' || r.operation
+left join lateral (
+  select f.override, f.override is null and not b.shadow as refuses
+  from (select onetake.override_in_force(b.override, b.override_expires_at, s.now) as override) f
+) o on true
+left join lateral (
+  select x.cause, x.failures, x.http_status
+  from onetake.circuit_breaker_transitions x
+  where b.state = 'open' and x.breaker_name = b.name and x.layer = 'state'
+  order by x.number desc
+  limit 1
+) t on true
 left join lateral (
   select x.kind, x.since
   from onetake.account_holds x
@@ -513,10 +665,16 @@ select 'account', concat_ws('/', h.account, h.operation), 'held: ' || replace(h.
   'onetake accounts release ' || h.account
 from onetake.account_holds h
 where h.ended_at is null and (h.until is null or h.until > clock_timestamp())
+union all
+-- One that heals by itself soon wants nobody; one that doesn't, does.
+select 'breaker', b.name, 'not closed for long: ' || b.why, b.not_closed_since, 'onetake breaker show ' || b.name
+from onetake.breaker_status b
+where b.not_closed_since < clock_timestamp() - interval '5 minutes' and not b.shadow
 order by since;
 --> statement-breakpoint
 revoke execute on all functions in schema onetake from public;
 --> statement-breakpoint
 -- Pure, or no more than the caller may read: the trigger and the workers call them with their own rights.
 grant execute on function onetake.is_legal_move(text, text), onetake.charge_of(uuid),
-  onetake.lasting_attention(text) to public;
+  onetake.lasting_attention(text),
+  onetake.override_in_force(text, timestamptz, timestamptz), onetake.note_expired_override(text) to public;

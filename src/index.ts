@@ -19,5 +19,6 @@ export {
   type RequestDetails,
   type ResolveInput,
 } from './runtime/client.ts';
+export type { OverrideBreakerInput } from './runtime/client-options.ts';
 export { defineConfig, type OnetakeConfig } from './runtime/define-config.ts';
 export type { EnqueueInput } from './runtime/enqueue-options.ts';

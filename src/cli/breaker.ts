@@ -2,7 +2,7 @@ import type { Command } from 'commander';
 import { suggestion } from '../core/errors.ts';
 import type { BreakerHistoryRow, BreakerStatus } from '../postgres/circuit-breakers.ts';
 import type { Client } from '../runtime/client.ts';
-import { wholeNumber } from './arguments.ts';
+import { instantOf, wholeNumber } from './arguments.ts';
 import type { Runner } from './context.ts';
 import { CommandError, EXIT, usageError } from './errors.ts';
 import type { Terminal } from './output.ts';
@@ -72,6 +72,72 @@ export function addBreaker(program: Command, run: Runner): void {
           }),
       ),
     );
+  addOverrides(breaker, run);
+}
+
+interface OverrideOptions {
+  readonly reason: string;
+  readonly actor?: string;
+  readonly expiresAt?: Date;
+  readonly expiresIn?: number;
+}
+
+/** Force open, force closed, release: each says who and why, and prints what the breaker is afterwards. */
+function addOverrides(breaker: Command, run: Runner): void {
+  const overrides = [
+    ['force-open', 'forced_open', 'Stops new submissions until it is released, whatever the provider does.'],
+    ['force-closed', 'forced_closed', 'Lets submissions through whatever the breaker would say.'],
+    ['release', 'released', 'Takes the override away and shows what is underneath.'],
+  ] as const;
+  for (const [verb, mode, description] of overrides) {
+    const command = breaker
+      .command(`${verb} [name]`)
+      .description(description)
+      .requiredOption('--reason <text>', 'why; kept in onetake.operator_actions')
+      .option('--actor <name>', 'who (default: $ONETAKE_ACTOR, else the system user)');
+    if (mode !== 'released') {
+      command
+        .option('--expires-in <seconds>', 'ends by itself', wholeNumber('--expires-in', 1, 999_999_999))
+        .option('--expires-at <instant>', 'ends by itself', instantOf('--expires-at'));
+    }
+    command
+      .addHelpText(
+        'after',
+        `\nExample:\n  $ onetake breaker ${verb} text-to-music --reason 'provider maintenance'`,
+      )
+      .action(
+        run((context, name: string | undefined, options: OverrideOptions) =>
+          context.withClient(async (client) => {
+            const [chosen] = (await choose(client, name, false)) as [BreakerStatus];
+            const was = await client.overrideBreaker({
+              name: chosen.name,
+              mode,
+              actor: options.actor ?? context.environment.actor(),
+              reason: options.reason,
+              ...expiryOf(options),
+            });
+            const now = (await client.breakerStatus()).find(
+              (row) => row.name === chosen.name,
+            ) as BreakerStatus;
+            if (context.terminal.json) context.terminal.value({ ...statusJson(now), previousOverride: was });
+            else {
+              context.terminal.print(`${now.name}: ${was} -> ${now.override ?? 'none'}`);
+              context.terminal.print(now.why);
+            }
+            return undefined;
+          }),
+        ),
+      );
+  }
+}
+
+function expiryOf({ expiresAt, expiresIn }: OverrideOptions): { expiresAt?: Date; expiresInMs?: number } {
+  if (expiresAt !== undefined && expiresIn !== undefined) {
+    throw usageError('--expires-in and --expires-at: give one of them.');
+  }
+  // Counted by the database's clock, not by this machine's.
+  if (expiresIn !== undefined) return { expiresInMs: expiresIn * 1_000 };
+  return expiresAt === undefined ? {} : { expiresAt };
 }
 
 /** A whole name, an operation that only one provider has, or nothing where there is only one breaker. */
@@ -94,7 +160,8 @@ async function choose(client: Client, name: string | undefined, all: boolean): P
 
 function statusJson(row: BreakerStatus) {
   const { name, state, effectiveState, why, since, consecutiveFailures } = row;
-  const { openedAt, retryAt, retryInMs, override, probeRequestId } = row;
+  const { openedAt, retryAt, retryInMs, override, probeRequestId, shadow, notClosedSince } = row;
+  const { overrideActor, overrideReason, overrideExpiresAt } = row;
   return {
     name,
     state,
@@ -106,13 +173,18 @@ function statusJson(row: BreakerStatus) {
     retryAt,
     retryInMs,
     override,
+    overrideActor,
+    overrideReason,
+    overrideExpiresAt,
     probeRequestId,
+    shadow,
+    notClosedSince,
   };
 }
 
 function historyJson(row: BreakerHistoryRow) {
   const { at, number, layer, breakerName, previousState, nextState, cause, outcomeKind, httpStatus } = row;
-  const { openedAt, retryAt, requestId, providerTaskId, generation, actor } = row;
+  const { openedAt, retryAt, requestId, providerTaskId, generation, actor, shadow } = row;
   return {
     at,
     number,
@@ -129,6 +201,7 @@ function historyJson(row: BreakerHistoryRow) {
     providerTaskId,
     generation,
     actor,
+    shadow,
   };
 }
 
@@ -138,6 +211,8 @@ const FORMAT: Readonly<Record<string, Format>> = {
   half_open: 'yellow',
   probe_due: 'yellow',
   probe_overdue: 'red',
+  forced_open: 'red',
+  forced_closed: 'yellow',
 };
 
 function showList(terminal: Terminal, rows: readonly BreakerStatus[]): void {
@@ -171,12 +246,24 @@ function showOne(terminal: Terminal, row: BreakerStatus, isNext: boolean): void 
       'failures',
       row.state === 'closed' ? `${row.consecutiveFailures} in a row; ${row.failureThreshold} open it` : null,
     ],
-    ['cooldown', duration(row.cooldownMs)],
+    ['not closed since', row.notClosedSince === null ? null : instant(row.notClosedSince)],
+    ['cooldown', cooldown(row)],
     ['opened', row.openedAt === null ? null : instant(row.openedAt)],
     ['next probe', row.retryAt === null ? null : nextProbe(row.retryAt, row.retryInMs)],
     ['probe', row.probeRequestId === null ? null : `request ${shortId(row.probeRequestId)}`],
-    ['override', row.override],
+    ['override', row.override?.replaceAll('_', ' ') ?? null],
+    ['by', row.overrideActor],
+    ['reason', row.overrideReason],
+    ['until', row.overrideExpiresAt === null ? null : instant(row.overrideExpiresAt)],
+    ['shadow', row.shadow ? 'yes: it records, and refuses nothing' : null],
   ]);
+}
+
+function cooldown({ cooldownMs, cooldownGrowth, maxCooldownMs, jitter }: BreakerStatus): string {
+  const grows =
+    cooldownGrowth > 1 ? `, × ${cooldownGrowth} a failed probe, at most ${duration(maxCooldownMs)}` : '';
+  const spread = jitter > 0 ? `, up to ${Math.round(jitter * 100)} % more` : '';
+  return `${duration(cooldownMs)}${grows}${spread}`;
 }
 
 function nextProbe(at: Date, inMs: number | null): string {
@@ -194,6 +281,9 @@ function showHistory(terminal: Terminal, rows: readonly BreakerHistoryRow[]): vo
       ? [{ title: 'breaker', value: (row: BreakerHistoryRow) => row.breakerName, flexible: true as const }]
       : []),
     { title: 'at', value: (row) => instant(row.at) },
+    ...(rows.some((row) => row.layer === 'override')
+      ? [{ title: 'layer', value: (row: BreakerHistoryRow) => row.layer }]
+      : []),
     { title: 'from', value: (row) => row.previousState.replaceAll('_', ' ') },
     {
       title: 'to',

@@ -20,12 +20,14 @@ export interface LaneLoad {
   readonly pausedUntil: Date | null;
   readonly held: boolean;
   readonly permit: Permit;
+  /** POSTs under way in the breaker's generation, of all accounts; only asked for while it ramps up. */
+  readonly inFlight?: number;
 }
 
-export type AdmissionBlock = 'held' | 'paused' | 'breaker' | 'rate' | 'concurrency';
+export type AdmissionBlock = 'held' | 'paused' | 'breaker' | 'ramp' | 'rate' | 'concurrency';
 
 export type Admission =
-  | { readonly permits: number; readonly probe: boolean }
+  | { readonly permits: number; readonly probe: 'none' | 'alone' | 'first' }
   | { readonly permits: 0; readonly blockedBy: AdmissionBlock };
 
 /** How many submissions may start now, of at most `wanted`. `now` is the database's clock. */
@@ -33,12 +35,20 @@ export function decideAdmission(limits: AccountLimits, load: LaneLoad, wanted: n
   if (load.held) return { permits: 0, blockedBy: 'held' };
   if (load.pausedUntil !== null && now < load.pausedUntil) return { permits: 0, blockedBy: 'paused' };
   if (load.permit.permit === 'refuse') return { permits: 0, blockedBy: 'breaker' };
+  const ramp = rampRoom(load);
+  if (ramp <= 0) return { permits: 0, blockedBy: 'ramp' };
   const rate = limits.requestsPerMinute - load.windowCount;
   if (rate <= 0) return { permits: 0, blockedBy: 'rate' };
   const slots = limits.maxConcurrentGenerations - load.slotCount;
   if (slots <= 0) return { permits: 0, blockedBy: 'concurrency' };
-  if (load.permit.permit === 'probe') return { permits: Math.min(wanted, 1), probe: true };
-  return { permits: Math.min(wanted, rate, slots), probe: false };
+  if (load.permit.permit === 'probe') return { permits: Math.min(wanted, 1), probe: 'alone' };
+  const probe = load.permit.permit === 'shadow_probe' ? 'first' : 'none';
+  return { permits: Math.min(wanted, ramp, rate, slots), probe };
+}
+
+function rampRoom({ permit, inFlight = 0 }: LaneLoad): number {
+  if (permit.permit !== 'allow' || permit.atMost === undefined) return Number.POSITIVE_INFINITY;
+  return permit.atMost - inFlight;
 }
 
 const RATE_PAUSE_FLOOR_MS = 60_000;

@@ -1,6 +1,7 @@
 /** Every code that a caller may branch on. Stable: codes are added, never renamed. */
 export type OnetakeErrorCode =
   | 'ambiguous_id_prefix'
+  | 'breaker_not_overridden'
   | 'configuration_invalid'
   | 'configuration_not_found'
   | 'database_unreachable'
@@ -20,6 +21,7 @@ export type OnetakeErrorCode =
   | 'stopped'
   | 'task_id_in_use'
   | 'unknown_account'
+  | 'unknown_breaker'
   | 'unknown_field'
   | 'unknown_operation'
   | 'wait_aborted';

@@ -1,13 +1,15 @@
 import type { HoldKind } from './admission.ts';
-import type { CircuitBreakerState, TransitionCause } from './circuit-breaker.ts';
+import type { BreakerOverride, CircuitBreakerState, TransitionCause } from './circuit-breaker.ts';
 import type { Attention, RequestState } from './generation-request.ts';
 import type { Certainty, Health, OutcomeReason, Phase } from './outcome.ts';
 
 /** One state change of one breaker, as its transition row tells it. */
 export interface BreakerTransition {
   readonly breakerName: string;
-  readonly previousState: CircuitBreakerState;
-  readonly nextState: CircuitBreakerState;
+  /** `override`: what an operator laid over the state; its states are those of the override, or `none`. */
+  readonly layer: 'state' | 'override';
+  readonly previousState: CircuitBreakerState | BreakerOverride | 'none';
+  readonly nextState: CircuitBreakerState | BreakerOverride | 'none';
   readonly cause: TransitionCause;
   readonly outcomeKind: Health | null;
   readonly httpStatus: number | null;
@@ -17,6 +19,8 @@ export interface BreakerTransition {
   readonly providerTaskId: string | null;
   readonly generation: number;
   readonly actor: string | null;
+  /** It only recorded what it would have done. */
+  readonly shadow: boolean;
 }
 
 /**
@@ -29,6 +33,9 @@ export interface OnetakeEvents {
   'process:stopped': { role: 'worker' | 'poller'; worker: string };
   /** A loop failed and will go on; `errorCode` is a SQLSTATE, a socket code or one of ours. */
   'process:trouble': { role: 'worker' | 'poller'; loop: string; errorCode: string };
+  /** The last attempts of this worker all failed unsent: it can't reach the provider, and stops dispatching. */
+  'worker:sick': { worker: string; provider: string };
+  'worker:recovered': { worker: string; provider: string };
   /** This process's file and the rows that everyone reads disagree; the rows rule. Said once. */
   'configuration:differs': { settings: string };
   'submission:admitted': {

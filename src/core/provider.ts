@@ -83,6 +83,11 @@ export interface Provider {
   readonly name: string;
   submit(submission: Submission): Promise<SubmissionOutcome>;
   readTask(read: TaskRead): Promise<TaskReading>;
+  /**
+   * Whether this machine can reach the provider at all, asked without a paid call; resolves false after
+   * `timeoutMs`. A worker whose attempts all failed unsent asks before it goes on.
+   */
+  isReachable?(timeoutMs: number): Promise<boolean>;
   /** Closes idle connections. In-flight calls are awaited by their callers. */
   close(): Promise<void>;
 }

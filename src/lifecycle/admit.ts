@@ -1,28 +1,39 @@
 import { randomUUID } from 'node:crypto';
-import { type AdmissionBlock, decideAdmission, RATE_WINDOW_MS } from '../core/admission.ts';
-import { decidePermit, grantProbe } from '../core/circuit-breaker.ts';
+import {
+  type AdmissionBlock,
+  type Admission as Decision,
+  decideAdmission,
+  RATE_WINDOW_MS,
+} from '../core/admission.ts';
+import {
+  type BreakerOverride,
+  decidePermit,
+  grantProbe,
+  overrideAt,
+  type Permit,
+} from '../core/circuit-breaker.ts';
 import { elapsedMs, startOf } from '../core/clock.ts';
 import type { BreakerTransition } from '../core/events.ts';
-import { lockAccount } from '../postgres/accounts.ts';
+import { type Account, lockAccount } from '../postgres/accounts.ts';
 import {
   breakerName,
   type CircuitBreakerRow,
+  countInFlight,
   ensureCircuitBreaker,
   lockCircuitBreaker,
   writeTransition,
 } from '../postgres/circuit-breakers.ts';
 import { CommitUnknownError, retryDelayMs, type Sql } from '../postgres/database.ts';
-import { listStillQueued, lockForAdmission } from '../postgres/generation-requests.ts';
 import { countLoad, type Lane } from '../postgres/lanes.ts';
 import {
-  type Admission,
   type AdmittedAttempt,
+  type AttemptTerms,
   admitRequests,
   findCommittedAttempts,
 } from '../postgres/submission-attempts.ts';
-import type { WaitingJob } from '../queue/boss.ts';
 import type { SubmissionContext } from './context.ts';
 import { pause } from './pause.ts';
+import { takeJobs, takeProbe } from './take-jobs.ts';
 
 export interface AdmittedBatch {
   readonly attempts: readonly AdmittedAttempt[];
@@ -32,10 +43,15 @@ export interface AdmittedBatch {
 
 export type AdmitResult = AdmittedBatch | { readonly blockedBy: AdmissionBlock | 'no_job' };
 
+export interface AdmitOptions {
+  /** At most so many. */
+  readonly wanted: number;
+  /** Set: only as the probe, and with this request. Else never as the probe of a breaker that refuses. */
+  readonly probeWith?: string;
+}
+
 /** Kept free at the end of the lease, for what lies between the last check and the first byte. */
 const SEND_MARGIN_MS = 1_000;
-/** A request that somebody else has locked is looked at again after this. */
-const LOCKED_DELAY_MS = 1_000;
 const COMMIT_RECHECKS = 40;
 
 /**
@@ -43,31 +59,40 @@ const COMMIT_RECHECKS = 40;
  * durably before anything is sent. It waits for the locks of account and breaker, in this order, and takes
  * jobs and requests with SKIP LOCKED, since settle comes from their side.
  */
-export async function admit(ctx: SubmissionContext, lane: Lane, wanted: number): Promise<AdmitResult> {
+export async function admit(ctx: SubmissionContext, lane: Lane, options: AdmitOptions): Promise<AdmitResult> {
   const settings = ctx.settingsOf(lane.operation);
   const budgetMs = settings.leaseMs - settings.deadlines.submissionMs - SEND_MARGIN_MS;
   // Before A's first statement: the lease, which A writes by the database's clock, can only end later.
   const start = startOf(ctx.clock);
   const maySend = () => elapsedMs(ctx.clock, start) < budgetMs;
   // The ids outlive a retry of the transaction, so that a lost COMMIT can be asked about.
-  const attemptIds = Array.from({ length: wanted }, () => randomUUID());
-  const plan = await commitPlan(ctx, lane, attemptIds);
+  const attemptIds = Array.from({ length: options.wanted }, () => randomUUID());
+  const plan = await commitPlan(ctx, lane, attemptIds, options);
   if ('blockedBy' in plan) return plan;
   report(ctx, plan);
   return { attempts: plan.attempts, maySend };
 }
 
+type AdmissionPlan =
+  | { readonly blockedBy: AdmissionBlock | 'no_job' }
+  | {
+      readonly attempts: readonly AdmittedAttempt[];
+      readonly probeAttemptId: string | undefined;
+      readonly transition: BreakerTransition | undefined;
+    };
+
 async function commitPlan(
   ctx: SubmissionContext,
   lane: Lane,
   attemptIds: readonly string[],
+  options: AdmitOptions,
 ): Promise<AdmissionPlan> {
   const tried: { plan?: AdmissionPlan } = {};
   try {
     return await ctx.database.retryingTransaction(
       async (tx) => {
         delete tried.plan;
-        tried.plan = await admitInTransaction(ctx, tx, lane, attemptIds);
+        tried.plan = await admitInTransaction(ctx, tx, lane, attemptIds, options);
         return tried.plan;
       },
       { tries: 3 },
@@ -79,118 +104,103 @@ async function commitPlan(
   }
 }
 
-type AdmissionPlan =
-  | { readonly blockedBy: AdmissionBlock | 'no_job' }
-  | {
-      readonly attempts: readonly AdmittedAttempt[];
-      readonly isProbe: boolean;
-      readonly transition: BreakerTransition | undefined;
-    };
-
 async function admitInTransaction(
   ctx: SubmissionContext,
   tx: Sql,
   lane: Lane,
   attemptIds: readonly string[],
+  options: AdmitOptions,
 ): Promise<AdmissionPlan> {
   const account = await lockAccount(tx, lane.account);
   if (account === undefined) return { blockedBy: 'no_job' };
-  const row = await lockBreaker(ctx, tx, lane);
+  const row = await lockBreaker(ctx, tx, lane, options);
   if (row === undefined) return { blockedBy: 'breaker' };
   const { now, ...load } = await countLoad(tx, lane.account, lane.operation);
-  const permit = decidePermit(row.breaker, now);
+  const override = overrideAt({ override: row.override, expiresAt: row.overrideExpiresAt }, now);
+  const permit = decidePermit(row.breaker, now, { override, shadow: row.settings.shadow });
+  // Whoever comes for the probe takes it or nothing, and nobody else may.
+  if ((permit.permit === 'probe') !== (options.probeWith !== undefined)) return { blockedBy: 'breaker' };
   const admission = decideAdmission(
     account,
-    { ...load, pausedUntil: account.pausedUntil, permit },
+    { ...load, pausedUntil: account.pausedUntil, permit, inFlight: await inFlightOf(tx, row, permit) },
     attemptIds.length,
     now,
   );
   if ('blockedBy' in admission) return admission;
 
-  const jobs = await ctx.queue.fetch(tx, lane.account, lane.operation, admission.permits);
-  if (jobs.length === 0) return { blockedBy: 'no_job' };
-  const eligible = await settleJobs(ctx, tx, lane, jobs, now);
+  const eligible =
+    options.probeWith === undefined
+      ? await takeJobs(ctx.queue, tx, lane, admission.permits, now)
+      : await takeProbe(ctx.queue, tx, lane, options.probeWith, now);
   if (eligible.length === 0) return { blockedBy: 'no_job' };
+  return writeIntent(ctx, tx, { lane, account, row, override, admission, eligible, attemptIds, now });
+}
 
-  const admissions = eligible.map(
-    (requestId, i): Admission => ({ requestId, attemptId: attemptIds[i] as string }),
-  );
-  const next = admission.probe ? grantProbe(row.breaker, attemptIds[0] as string, now) : undefined;
-  const attempts = await admitRequests(tx, admissions, {
-    ...termsOf(ctx, lane, now),
+interface Intent {
+  readonly lane: Lane;
+  readonly account: Account;
+  readonly row: CircuitBreakerRow;
+  readonly override: BreakerOverride | null;
+  readonly admission: Extract<Decision, { probe: unknown }>;
+  /** Locked, queued and due. */
+  readonly eligible: readonly string[];
+  readonly attemptIds: readonly string[];
+  readonly now: Date;
+}
+
+/** Attempts, requests and, for a probe, the breaker: one transaction, before the network. */
+async function writeIntent(ctx: SubmissionContext, tx: Sql, intent: Intent): Promise<AdmissionPlan> {
+  const { lane, row, admission, eligible, attemptIds, now } = intent;
+  const admissions = eligible.map((requestId, i) => ({ requestId, attemptId: attemptIds[i] as string }));
+  const probeAttemptId = admission.probe === 'none' ? undefined : (attemptIds[0] as string);
+  const next = probeAttemptId === undefined ? undefined : grantProbe(row.breaker, probeAttemptId, now);
+  const terms: Omit<AttemptTerms, 'isProbe'> = {
+    ...leaseTerms(ctx, lane, now),
     generation: next?.generation ?? row.breaker.generation,
-    holdEpoch: account.holdEpoch,
-    isProbe: admission.probe,
-  });
-  const transition =
-    next === undefined
-      ? undefined
-      : await writeTransition(
-          tx,
-          row,
-          next,
-          {
-            cause: 'probe_granted',
-            outcomeKind: null,
-            httpStatus: null,
-            requestId: eligible[0] as string,
-            providerTaskId: null,
-          },
-          now,
-        );
-  return { attempts, isProbe: admission.probe, transition };
+    holdEpoch: intent.account.holdEpoch,
+    override: intent.override,
+  };
+  const probes = next === undefined ? [] : admissions.slice(0, 1);
+  const others = admissions.slice(probes.length);
+  const attempts = [
+    ...(probes.length === 0 ? [] : await admitRequests(tx, probes, { ...terms, isProbe: true })),
+    ...(others.length === 0 ? [] : await admitRequests(tx, others, { ...terms, isProbe: false })),
+  ];
+  if (next === undefined) return { attempts, probeAttemptId: undefined, transition: undefined };
+  const context = {
+    cause: 'probe_granted',
+    outcomeKind: null,
+    httpStatus: null,
+    requestId: eligible[0] as string,
+    providerTaskId: null,
+  } as const;
+  return { attempts, probeAttemptId, transition: await writeTransition(tx, row, next, context, now) };
 }
 
 /**
- * A breaker that looked open is tried for without waiting: of all who wake at `retry_at`, one gets the lock
- * and the others have lost. A closed one is waited for.
+ * For a probe the lock is tried without waiting: of all who wake at `retry_at`, one gets it and the others
+ * have lost. Else it is waited for.
  */
 async function lockBreaker(
   ctx: SubmissionContext,
   tx: Sql,
   lane: Lane,
+  options: AdmitOptions,
 ): Promise<CircuitBreakerRow | undefined> {
   const name = breakerName(lane.provider, lane.operation);
-  if (lane.breakerState !== null && lane.breakerState !== 'closed')
-    return lockCircuitBreaker(tx, name, 'skip');
+  if (options.probeWith !== undefined) return lockCircuitBreaker(tx, name, 'skip');
   const row = await lockCircuitBreaker(tx, name, 'wait');
   if (row !== undefined) return row;
   await ensureCircuitBreaker(tx, name, ctx.settingsOf(lane.operation).breaker);
   return lockCircuitBreaker(tx, name, 'wait');
 }
 
-/** Completes the fetched jobs, sends again those whose time has not come, and says which may be admitted. */
-async function settleJobs(
-  ctx: SubmissionContext,
-  tx: Sql,
-  lane: Lane,
-  jobs: readonly WaitingJob[],
-  now: Date,
-): Promise<string[]> {
-  const ids = jobs.map((job) => job.data.requestId);
-  const locked = new Map((await lockForAdmission(tx, ids)).map((request) => [request.id, request]));
-  const eligible: string[] = [];
-  const later: { id: string; at: Date }[] = [];
-  for (const id of ids) {
-    const request = locked.get(id);
-    if (request?.state !== 'queued') continue;
-    if (request.notBefore > now) later.push({ id, at: request.notBefore });
-    // One past its deadline loses its job here and is expired by rescue.
-    else if (request.submitBefore === null || request.submitBefore > now) eligible.push(id);
-  }
-  const unseen = ids.filter((id) => !locked.has(id));
-  if (unseen.length > 0) {
-    const at = new Date(now.getTime() + LOCKED_DELAY_MS);
-    for (const id of await listStillQueued(tx, unseen)) later.push({ id, at });
-  }
-  await ctx.queue.complete(tx, lane.account, lane.operation, jobs);
-  for (const { id, at } of later) {
-    await ctx.queue.send(tx, { id, account: lane.account, operation: lane.operation }, at);
-  }
-  return eligible;
+async function inFlightOf(tx: Sql, row: CircuitBreakerRow, permit: Permit): Promise<number> {
+  if (permit.permit !== 'allow' || permit.atMost === undefined) return 0;
+  return countInFlight(tx, row.name, row.breaker.generation);
 }
 
-function termsOf(ctx: SubmissionContext, lane: Lane, now: Date) {
+function leaseTerms(ctx: SubmissionContext, lane: Lane, now: Date) {
   const settings = ctx.settingsOf(lane.operation);
   const leaseEnd = now.getTime() + settings.leaseMs;
   return {
@@ -220,13 +230,7 @@ async function wasCommitted(ctx: SubmissionContext, attempts: readonly AdmittedA
 function report(ctx: SubmissionContext, plan: Extract<AdmissionPlan, { attempts: unknown }>): void {
   if (plan.transition !== undefined) ctx.emit('breaker:transition', plan.transition);
   for (const { requestId, attemptId, attempt, account, operation } of plan.attempts) {
-    ctx.emit('submission:admitted', {
-      requestId,
-      attemptId,
-      attempt,
-      account,
-      operation,
-      isProbe: plan.isProbe,
-    });
+    const isProbe = attemptId === plan.probeAttemptId;
+    ctx.emit('submission:admitted', { requestId, attemptId, attempt, account, operation, isProbe });
   }
 }

@@ -1,14 +1,15 @@
-import { type AppliedOutcome, applyOutcome } from '../core/circuit-breaker.ts';
+import { type AppliedOutcome, applyOutcome, overrideAt } from '../core/circuit-breaker.ts';
 import type { BreakerTransition } from '../core/events.ts';
 import {
   type CircuitBreakerRow,
   ensureCircuitBreaker,
   lockCircuitBreaker,
-  writeFailureCount,
+  writeCounts,
   writeTransition,
 } from '../postgres/circuit-breakers.ts';
 import { readClock } from '../postgres/clock.ts';
 import type { Sql } from '../postgres/database.ts';
+import { notify } from '../postgres/notifications.ts';
 import { type LockedAttempt, lockAttempt, writeHealthEffect } from '../postgres/submission-attempts.ts';
 import type { RescueContext } from './context.ts';
 
@@ -46,7 +47,7 @@ export async function reapLostProbe(
     if (attempt !== undefined && !attempt.leaseIsOver) return undefined;
     const now = await readClock(tx);
     const lost = { attemptId, generation: row.breaker.generation, health: 'lost' } as const;
-    const move = applyOutcome(row.breaker, lost, row.settings, now);
+    const move = applyOutcome(row.breaker, lost, row.settings, now, Math.random());
     return writeTransition(
       tx,
       row,
@@ -86,8 +87,14 @@ async function applyTo(
 ): Promise<BreakerTransition | undefined> {
   const now = await readClock(tx);
   const health = attempt.settledBy === 'rescue' && attempt.isProbe ? 'lost' : (attempt.health ?? 'none');
-  const outcome: AppliedOutcome = { attemptId: attempt.id, generation: attempt.generation, health };
-  const move = applyOutcome(row.breaker, outcome, row.settings, now);
+  const override = overrideAt({ override: row.override, expiresAt: row.overrideExpiresAt }, now);
+  const outcome: AppliedOutcome = {
+    attemptId: attempt.id,
+    generation: attempt.generation,
+    health,
+    underOverride: (attempt.override ?? attempt.overrideAtSettle ?? override) !== null,
+  };
+  const move = applyOutcome(row.breaker, outcome, row.settings, now, Math.random());
   await writeHealthEffect(tx, attempt.id, move.effect);
   if (move.cause !== undefined) {
     const context = {
@@ -100,7 +107,9 @@ async function applyTo(
     return writeTransition(tx, row, move.next, context, now);
   }
   if (move.next.state === 'closed' && move.next !== row.breaker) {
-    await writeFailureCount(tx, row.name, move.next.consecutiveFailures);
+    await writeCounts(tx, row.name, move.next);
+    // There is room for more in flight now, and most likely in another process.
+    if (move.effect === 'ramped') await notify(tx, 'slot');
   }
   return undefined;
 }

@@ -1,9 +1,10 @@
 import { decideAdmission } from '../core/admission.ts';
-import { decidePermit, newCircuitBreaker, type Permit } from '../core/circuit-breaker.ts';
+import { type CircuitBreaker, decidePermit, type Permit } from '../core/circuit-breaker.ts';
 import { databaseErrorCode, isPassing, isRetryable } from '../postgres/errors.ts';
 import { type Lane, readLanes } from '../postgres/lanes.ts';
-import { type AdmitResult, type AdmittedBatch, admit } from './admit.ts';
+import { type AdmittedBatch, admit } from './admit.ts';
 import type { SubmissionContext } from './context.ts';
+import { admitProbe } from './probe.ts';
 
 const PAGE = 100;
 /** Lanes looked at in one round at most; the next round goes on from there. */
@@ -19,17 +20,25 @@ export interface DispatchRound {
   readonly cursor: LaneCursor;
 }
 
+export interface DispatchTerms {
+  readonly freeSlots: () => number;
+  /** False for a provider that this worker can't reach: it must neither submit nor probe there. */
+  readonly reaches: (provider: string) => boolean;
+}
+
 /**
  * One round: pages over the lanes with queued work, and runs transaction A for each that is not known to be
- * blocked, while `freeSlots()` lasts. A blocked lane costs its share of one indexed read and nothing else:
+ * blocked, while slots are free. A blocked lane costs its share of one indexed read and nothing else:
  * no job is fetched, no row written.
  */
 export async function dispatch(
   ctx: SubmissionContext,
   from: LaneCursor,
-  freeSlots: () => number,
+  terms: DispatchTerms,
   start: (lane: Lane, batch: AdmittedBatch) => void,
 ): Promise<DispatchRound> {
+  const { freeSlots } = terms;
+  const probed = new Set<string>();
   let admitted = 0;
   let wakeInMs: number | null = null;
   let cursor = from;
@@ -38,15 +47,26 @@ export async function dispatch(
     for (const lane of lanes) {
       if (freeSlots() <= 0) return { admitted, wakeInMs, cursor };
       cursor = { account: lane.account, operation: lane.operation };
-      const opensAt = blockedUntil(lane);
-      if (opensAt === 'open') {
-        const result = await admitOrReport(ctx, lane, Math.min(freeSlots(), lane.maxConcurrentGenerations));
+      if (!terms.reaches(lane.provider)) continue;
+      const opening = openingOf(lane);
+      if (opening === 'open') {
+        const wanted = Math.min(freeSlots(), lane.maxConcurrentGenerations);
+        const result = await orReport(ctx, () => admit(ctx, lane, { wanted }));
         if (result === undefined || 'blockedBy' in result) continue;
         admitted += result.attempts.length;
         start(lane, result);
-      } else if (opensAt !== undefined) {
+      } else if (opening === 'probe') {
+        // Once a round and breaker, whichever lane it was noticed in: the probe is chosen among all.
+        const name = `${lane.provider}/${lane.operation}`;
+        if (probed.has(name)) continue;
+        probed.add(name);
+        const probe = await orReport(ctx, () => admitProbe(ctx, lane.provider, lane.operation));
+        if (probe === undefined) continue;
+        admitted++;
+        start(probe.lane, probe.batch);
+      } else if (opening !== undefined) {
         // Instants reach us cut to ms: a timer set to the very ms would come too early.
-        const ms = Math.max(1, opensAt.getTime() - lane.now.getTime() + 1);
+        const ms = Math.max(1, opening.getTime() - lane.now.getTime() + 1);
         wakeInMs = wakeInMs === null ? ms : Math.min(wakeInMs, ms);
       }
     }
@@ -59,13 +79,12 @@ export async function dispatch(
 }
 
 /** A lane that fails by itself, such as one whose queue nobody has made yet, must not keep the others waiting. */
-async function admitOrReport(
+async function orReport<Result>(
   ctx: SubmissionContext,
-  lane: Lane,
-  wanted: number,
-): Promise<AdmitResult | undefined> {
+  admission: () => Promise<Result>,
+): Promise<Result | undefined> {
   try {
-    return await admit(ctx, lane, wanted);
+    return await admission();
   } catch (error) {
     if (isPassing(error) && !isRetryable(error)) throw error;
     ctx.emit('process:trouble', { role: 'worker', loop: 'admission', errorCode: databaseErrorCode(error) });
@@ -77,30 +96,37 @@ async function admitOrReport(
  * The same decision that admission makes, on what a plain read saw: only a hint, and it costs nobody a lock.
  * Undefined: blocked until something happens that no instant is known for.
  */
-function blockedUntil(lane: Lane): 'open' | Date | undefined {
+function openingOf(lane: Lane): 'open' | 'probe' | Date | undefined {
   const { now } = lane;
   if (lane.notBefore > now) return lane.notBefore;
-  const admission = decideAdmission(lane, { ...lane, permit: permitOf(lane) }, 1, now);
-  if (!('blockedBy' in admission)) return 'open';
+  const permit = permitOf(lane);
+  const admission = decideAdmission(lane, { ...lane, permit }, 1, now);
+  if (!('blockedBy' in admission)) return admission.probe === 'alone' ? 'probe' : 'open';
   switch (admission.blockedBy) {
     case 'paused':
       return lane.pausedUntil ?? undefined;
     case 'breaker':
-      return lane.retryAt ?? undefined;
+      return permit.permit === 'refuse' ? permit.retryAt : undefined;
     case 'rate':
       return lane.windowOpensAt ?? undefined;
     case 'held':
+    case 'ramp':
     case 'concurrency':
       return undefined;
   }
 }
 
 function permitOf(lane: Lane): Permit {
-  if (lane.breakerState === 'half_open') return { permit: 'refuse', retryAt: undefined };
-  if (lane.breakerState !== 'open' || lane.retryAt === null)
-    return decidePermit(newCircuitBreaker(), lane.now);
-  return decidePermit(
-    { state: 'open', generation: 0, openedAt: lane.retryAt, retryAt: lane.retryAt },
-    lane.now,
-  );
+  return decidePermit(breakerOf(lane), lane.now, { override: lane.override, shadow: lane.shadow });
+}
+
+/** As much of the breaker as the lane's row tells, which is what a permit asks for. */
+function breakerOf({ breakerState, retryAt, rampAcceptances }: Lane): CircuitBreaker {
+  if (breakerState === 'half_open') {
+    return { state: 'half_open', generation: 0, probeAttemptId: '', failedProbes: 0 };
+  }
+  if (breakerState === 'open' && retryAt !== null) {
+    return { state: 'open', generation: 0, openedAt: retryAt, retryAt, failedProbes: 0 };
+  }
+  return { state: 'closed', generation: 0, consecutiveFailures: 0, rampAcceptances };
 }

@@ -93,7 +93,11 @@ export function digestOf(operation: string, encoded: Readonly<Record<string, str
     .digest('hex');
 }
 
-/** A look without a lock: a breaker that opens a moment later simply keeps the request waiting. */
+/**
+ * A look without a lock: a breaker that opens a moment later simply keeps the request waiting. It refuses
+ * what a permit would be refused to, and not when a probe is due: where every caller asks first, nothing
+ * else would ever be queued that could be the probe.
+ */
 async function refusalByBreaker(tx: Sql, intent: Intent): Promise<EnqueueResult | undefined> {
   if ((await findRequestByKey(tx, intent.account, intent.requestKey)) !== undefined) return undefined;
   const account = await findAccount(tx, intent.account);

@@ -1,6 +1,11 @@
 import { WORKER_LOST } from '../core/outcome.ts';
 import type { SubmissionOutcome } from '../core/provider.ts';
-import { listOverdueProbes } from '../postgres/circuit-breakers.ts';
+import {
+  listExpiredOverrides,
+  listOverdueProbes,
+  noteExpiredOverride,
+  takeUnannounced,
+} from '../postgres/circuit-breakers.ts';
 import type { Sql } from '../postgres/database.ts';
 import { databaseErrorCode, isLostConnection } from '../postgres/errors.ts';
 import {
@@ -33,6 +38,7 @@ export async function rescue(ctx: RescueContext): Promise<number> {
   const pieces = {
     ended_leases: rescueEndedLeases,
     lost_probes: reapLostProbes,
+    overrides: announceOverrides,
     health: applyDueHealth,
     expired: expireRequests,
     jobs: sendDueJobs,
@@ -94,6 +100,17 @@ async function rescueEndedLeases(ctx: RescueContext, failures: unknown[]): Promi
 async function reapLostProbes(ctx: RescueContext, failures: unknown[]): Promise<number> {
   const overdue = await listOverdueProbes(ctx.database);
   return each(overdue, failures, ({ name, attemptId }) => reapLostProbe(ctx, name, attemptId));
+}
+
+/**
+ * An expired override has not been in force since its time was over; this writes it down. Then the events of
+ * what SQL functions did to breakers: they can't emit.
+ */
+async function announceOverrides(ctx: RescueContext): Promise<number> {
+  for (const name of await listExpiredOverrides(ctx.database)) await noteExpiredOverride(ctx.database, name);
+  const transitions = await takeUnannounced(ctx.database);
+  for (const transition of transitions) ctx.emit('breaker:transition', transition);
+  return transitions.length;
 }
 
 /** B2 of workers that died between the money and the health. */

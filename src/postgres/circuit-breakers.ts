@@ -1,4 +1,9 @@
-import type { CircuitBreaker, CircuitBreakerSettings, TransitionCause } from '../core/circuit-breaker.ts';
+import type {
+  BreakerOverride,
+  CircuitBreaker,
+  CircuitBreakerSettings,
+  TransitionCause,
+} from '../core/circuit-breaker.ts';
 import type { BreakerTransition } from '../core/events.ts';
 import type { Health } from '../core/outcome.ts';
 import { firstRow, rows, type Sql } from './database.ts';
@@ -12,26 +17,42 @@ export interface CircuitBreakerRow {
   readonly name: string;
   readonly breaker: CircuitBreaker;
   readonly settings: CircuitBreakerSettings;
-  /** The number of its last transition. */
+  /** As stored; `overrideAt` says whether it is in force. */
+  readonly override: BreakerOverride | null;
+  readonly overrideExpiresAt: Date | null;
+  /** The number of its last transition in the layer `state`. */
   readonly transitions: number;
 }
 
-interface Stored {
+interface Stored extends CircuitBreakerSettings {
   name: string;
   state: CircuitBreaker['state'];
   generation: number;
   consecutiveFailures: number;
-  failureThreshold: number;
-  cooldownMs: number;
+  failedProbes: number;
+  rampAcceptances: number | null;
   openedAt: Date | null;
   retryAt: Date | null;
   probeAttemptId: string | null;
+  override: BreakerOverride | null;
+  overrideExpiresAt: Date | null;
   transitions: number;
 }
 
 const COLUMNS = `name, state, generation, consecutive_failures as "consecutiveFailures",
-  failure_threshold as "failureThreshold", cooldown_ms as "cooldownMs", opened_at as "openedAt",
-  retry_at as "retryAt", probe_attempt_id as "probeAttemptId", transitions`;
+  failed_probes as "failedProbes", ramp_acceptances as "rampAcceptances",
+  failure_threshold as "failureThreshold", cooldown_ms as "cooldownMs", cooldown_growth as "cooldownGrowth",
+  max_cooldown_ms as "maxCooldownMs", jitter, shadow, opened_at as "openedAt",
+  retry_at as "retryAt", probe_attempt_id as "probeAttemptId", override,
+  override_expires_at as "overrideExpiresAt", transitions`;
+
+function settingValues(name: string, settings: CircuitBreakerSettings): unknown[] {
+  const { failureThreshold, cooldownMs, cooldownGrowth, maxCooldownMs, jitter, shadow } = settings;
+  return [name, failureThreshold, cooldownMs, cooldownGrowth, maxCooldownMs, jitter, shadow];
+}
+
+const SETTING_COLUMNS =
+  'failure_threshold, cooldown_ms, cooldown_growth, max_cooldown_ms, jitter, shadow' as const;
 
 /** Makes the row where there is none (a new operation, or somebody deleted it). Settings of an existing one stay. */
 export async function ensureCircuitBreaker(
@@ -40,9 +61,9 @@ export async function ensureCircuitBreaker(
   settings: CircuitBreakerSettings,
 ): Promise<void> {
   await sql.executeSql(
-    `insert into onetake.circuit_breakers (name, failure_threshold, cooldown_ms) values ($1, $2, $3)
+    `insert into onetake.circuit_breakers (name, ${SETTING_COLUMNS}) values ($1, $2, $3, $4, $5, $6, $7)
 on conflict (name) do nothing`,
-    [name, settings.failureThreshold, settings.cooldownMs],
+    settingValues(name, settings),
   );
 }
 
@@ -54,12 +75,16 @@ export async function configureCircuitBreaker(
 ): Promise<boolean> {
   const changed = await rows(
     tx,
-    `insert into onetake.circuit_breakers as b (name, failure_threshold, cooldown_ms) values ($1, $2, $3)
+    `insert into onetake.circuit_breakers as b (name, ${SETTING_COLUMNS}) values ($1, $2, $3, $4, $5, $6, $7)
 on conflict (name) do update
-set failure_threshold = excluded.failure_threshold, cooldown_ms = excluded.cooldown_ms, revision = b.revision + 1
-where (b.failure_threshold, b.cooldown_ms) is distinct from (excluded.failure_threshold, excluded.cooldown_ms)
+set failure_threshold = excluded.failure_threshold, cooldown_ms = excluded.cooldown_ms,
+  cooldown_growth = excluded.cooldown_growth, max_cooldown_ms = excluded.max_cooldown_ms,
+  jitter = excluded.jitter, shadow = excluded.shadow, revision = b.revision + 1
+where (b.failure_threshold, b.cooldown_ms, b.cooldown_growth, b.max_cooldown_ms, b.jitter, b.shadow)
+  is distinct from (excluded.failure_threshold, excluded.cooldown_ms, excluded.cooldown_growth,
+    excluded.max_cooldown_ms, excluded.jitter, excluded.shadow)
 returning b.name`,
-    [name, settings.failureThreshold, settings.cooldownMs],
+    settingValues(name, settings),
   );
   return changed.length > 0;
 }
@@ -91,14 +116,22 @@ export async function peekCircuitBreaker(sql: Sql, name: string): Promise<Circui
 }
 
 /**
- * What the breaker says to whoever would rather not wait; undefined when it is closed, has no row, or a probe
- * is due. Runs on a caller's connection, whose driver may hand instants out as it likes: so as text.
+ * What the breaker says to whoever would rather not wait; undefined when it lets submissions through, has no
+ * row, or a probe is due. Runs on a caller's connection, whose driver may hand instants out as it likes: so
+ * as text.
  */
 export async function peekRefusal(sql: Sql, name: string): Promise<{ retryAt: Date | null } | undefined> {
   const row = await firstRow<{ retryAtMs: string | null }>(
     sql,
-    `select (extract(epoch from retry_at) * 1000)::text as "retryAtMs" from onetake.circuit_breakers
-where name = $1::text and (state = 'half_open' or (state = 'open' and retry_at > clock_timestamp()))`,
+    `select case when o.override is null then (extract(epoch from b.retry_at) * 1000)::text end as "retryAtMs"
+from onetake.circuit_breakers b, lateral (
+  select onetake.override_in_force(b.override, b.override_expires_at, clock_timestamp()) as override
+) o
+where b.name = $1::text and case
+  when o.override is not null then o.override = 'forced_open'
+  when b.shadow then false
+  else b.state = 'half_open' or (b.state = 'open' and b.retry_at > clock_timestamp())
+end`,
     [name],
   );
   if (row === undefined) return undefined;
@@ -106,24 +139,35 @@ where name = $1::text and (state = 'half_open' or (state = 'open' and retry_at >
 }
 
 function decode(row: Stored): CircuitBreakerRow {
+  const { failureThreshold, cooldownMs, cooldownGrowth, maxCooldownMs, jitter, shadow } = row;
   return {
     name: row.name,
     breaker: decodeState(row),
-    settings: { failureThreshold: row.failureThreshold, cooldownMs: row.cooldownMs },
+    settings: { failureThreshold, cooldownMs, cooldownGrowth, maxCooldownMs, jitter, shadow },
+    override: row.override,
+    overrideExpiresAt: row.overrideExpiresAt,
     transitions: row.transitions,
   };
 }
 
 // The CHECK circuit_breakers_state_has_its_columns makes the casts true.
 function decodeState(row: Stored): CircuitBreaker {
-  const { state, generation } = row;
+  const { state, generation, failedProbes } = row;
   switch (state) {
-    case 'closed':
-      return { state, generation, consecutiveFailures: row.consecutiveFailures };
+    case 'closed': {
+      const { consecutiveFailures, rampAcceptances } = row;
+      return { state, generation, consecutiveFailures, rampAcceptances };
+    }
     case 'open':
-      return { state, generation, openedAt: row.openedAt as Date, retryAt: row.retryAt as Date };
+      return {
+        state,
+        generation,
+        openedAt: row.openedAt as Date,
+        retryAt: row.retryAt as Date,
+        failedProbes,
+      };
     case 'half_open':
-      return { state, generation, probeAttemptId: row.probeAttemptId as string };
+      return { state, generation, probeAttemptId: row.probeAttemptId as string, failedProbes };
   }
 }
 
@@ -136,17 +180,21 @@ export interface TransitionContext {
   readonly providerTaskId: string | null;
 }
 
-/** A count that changed without a transition. The caller holds the row's lock. */
-export async function writeFailureCount(tx: Sql, name: string, consecutiveFailures: number): Promise<void> {
-  await tx.executeSql('update onetake.circuit_breakers set consecutive_failures = $2 where name = $1', [
-    name,
-    consecutiveFailures,
-  ]);
+/** Counts that changed without a transition. The caller holds the row's lock. */
+export async function writeCounts(
+  tx: Sql,
+  name: string,
+  closed: Extract<CircuitBreaker, { state: 'closed' }>,
+): Promise<void> {
+  await tx.executeSql(
+    'update onetake.circuit_breakers set consecutive_failures = $2, ramp_acceptances = $3 where name = $1',
+    [name, closed.consecutiveFailures, closed.rampAcceptances],
+  );
 }
 
 /**
  * Writes the next state and its transition row, numbered under the row's lock (which the caller holds), so
- * that the chain has no gap. `now` was read under that lock.
+ * that the chain has no gap. `now` was read under that lock. Notifies, so that workers learn of it at once.
  */
 export async function writeTransition(
   tx: Sql,
@@ -163,12 +211,15 @@ export async function writeTransition(
   update onetake.circuit_breakers
   set state = $2, generation = $3, consecutive_failures = 0, opened_at = $4, retry_at = $5,
     probe_attempt_id = $6, probe_request_id = case when $6::uuid is null then null else $7::uuid end,
-    transitions = $8
+    transitions = $8, failed_probes = $15, ramp_acceptances = $16
   where name = $1
+), noted as (
+  insert into onetake.circuit_breaker_transitions (at, breaker_name, number, previous_state, next_state, cause,
+    outcome_kind, http_status, opened_at, retry_at, request_id, provider_task_id, generation, shadow, failures)
+  values ($9, $1, $8, $10, $2, $11, $12, $13, $4, $5, $7::uuid, $14, $3, $17, $18)
+  returning breaker_name
 )
-insert into onetake.circuit_breaker_transitions (at, breaker_name, number, previous_state, next_state, cause,
-  outcome_kind, http_status, opened_at, retry_at, request_id, provider_task_id, generation)
-values ($9, $1, $8, $10, $2, $11, $12, $13, $4, $5, $7::uuid, $14, $3)`,
+select pg_notify('onetake', 'breaker') from noted`,
     [
       row.name,
       next.state,
@@ -184,18 +235,37 @@ values ($9, $1, $8, $10, $2, $11, $12, $13, $4, $5, $7::uuid, $14, $3)`,
       context.outcomeKind,
       context.httpStatus,
       context.providerTaskId,
+      next.state === 'closed' ? 0 : next.failedProbes,
+      next.state === 'closed' ? next.rampAcceptances : null,
+      row.settings.shadow,
+      context.cause === 'failure_threshold' && row.breaker.state === 'closed'
+        ? row.breaker.consecutiveFailures + 1
+        : null,
     ],
   );
   return {
     breakerName: row.name,
+    layer: 'state',
     previousState: row.breaker.state,
     nextState: next.state,
     openedAt,
     retryAt,
     generation: next.generation,
     actor: null,
+    shadow: row.settings.shadow,
     ...context,
   };
+}
+
+/** POSTs under way in one generation, of all accounts and processes. */
+export async function countInFlight(tx: Sql, name: string, generation: number): Promise<number> {
+  const row = await firstRow<{ count: number }>(
+    tx,
+    `select count(*)::int as count from onetake.submission_attempts
+where breaker_name = $1 and generation = $2 and settled_at is null`,
+    [name, generation],
+  );
+  return row?.count ?? 0;
 }
 
 /** Half-open breakers whose probe's lease is over: the reaper's list. */
@@ -215,13 +285,22 @@ export interface BreakerStatus {
   readonly effectiveState: string;
   readonly why: string;
   readonly since: Date;
+  /** Over all its probes; null while it is closed. */
+  readonly notClosedSince: Date | null;
   readonly consecutiveFailures: number;
   readonly failureThreshold: number;
   readonly cooldownMs: number;
+  readonly cooldownGrowth: number;
+  readonly maxCooldownMs: number;
+  readonly jitter: number;
+  readonly shadow: boolean;
   readonly openedAt: Date | null;
   readonly retryAt: Date | null;
   readonly retryInMs: number | null;
-  readonly override: string | null;
+  readonly override: BreakerOverride | null;
+  readonly overrideActor: string | null;
+  readonly overrideReason: string | null;
+  readonly overrideExpiresAt: Date | null;
   readonly probeRequestId: string | null;
 }
 
@@ -229,9 +308,11 @@ export async function listBreakerStatus(sql: Sql): Promise<BreakerStatus[]> {
   return rows(
     sql,
     `select name, state, effective_state as "effectiveState", why, since,
-  consecutive_failures as "consecutiveFailures", failure_threshold as "failureThreshold",
-  cooldown_ms as "cooldownMs", opened_at as "openedAt", retry_at as "retryAt",
-  retry_in_ms::float8 as "retryInMs", override, probe_request_id as "probeRequestId"
+  not_closed_since as "notClosedSince", consecutive_failures as "consecutiveFailures", failure_threshold as "failureThreshold",
+  cooldown_ms as "cooldownMs", cooldown_growth as "cooldownGrowth", max_cooldown_ms as "maxCooldownMs", jitter,
+  shadow, opened_at as "openedAt", retry_at as "retryAt", retry_in_ms::float8 as "retryInMs", override,
+  override_actor as "overrideActor", override_reason as "overrideReason",
+  override_expires_at as "overrideExpiresAt", probe_request_id as "probeRequestId"
 from onetake.breaker_status
 order by name`,
   );
@@ -240,18 +321,19 @@ order by name`,
 export interface BreakerHistoryRow extends BreakerTransition {
   readonly at: Date;
   readonly number: number;
-  readonly layer: 'state' | 'override';
 }
+
+const HISTORY = `at, layer, number, breaker_name as "breakerName", previous_state as "previousState",
+  next_state as "nextState", cause, outcome_kind as "outcomeKind", http_status as "httpStatus",
+  opened_at as "openedAt", retry_at as "retryAt", request_id as "requestId",
+  provider_task_id as "providerTaskId", generation, actor, shadow`;
 
 /** Newest last. */
 export async function listTransitions(sql: Sql, name: string, limit: number): Promise<BreakerHistoryRow[]> {
   return rows(
     sql,
     `select * from (
-  select at, layer, number, breaker_name as "breakerName", previous_state as "previousState",
-    next_state as "nextState", cause, outcome_kind as "outcomeKind", http_status as "httpStatus",
-    opened_at as "openedAt", retry_at as "retryAt", request_id as "requestId",
-    provider_task_id as "providerTaskId", generation, actor, id
+  select ${HISTORY}, id
   from onetake.circuit_breaker_transitions
   where breaker_name = $1
   order by id desc
@@ -259,5 +341,39 @@ export async function listTransitions(sql: Sql, name: string, limit: number): Pr
 ) newest
 order by id`,
     [name, limit],
+  );
+}
+
+/** Overrides whose time is over and that nobody has noted. */
+export async function listExpiredOverrides(sql: Sql): Promise<string[]> {
+  const expired = await rows<{ name: string }>(
+    sql,
+    `select name from onetake.circuit_breakers
+where override is not null and override_expires_at <= clock_timestamp()`,
+  );
+  return expired.map((row) => row.name);
+}
+
+/** Ends an expired override in the row and its chain; harmless when somebody else was first. */
+export async function noteExpiredOverride(sql: Sql, name: string): Promise<void> {
+  await sql.executeSql('select onetake.note_expired_override($1)', [name]);
+}
+
+/** Transitions that SQL functions made: each is handed to one process, once, for its event. */
+export async function takeUnannounced(sql: Sql): Promise<BreakerHistoryRow[]> {
+  return rows(
+    sql,
+    `with taken as (
+  update onetake.circuit_breaker_transitions t
+  set announced = true
+  from (
+    select id from onetake.circuit_breaker_transitions where not announced
+    order by id
+    for no key update skip locked
+  ) due
+  where t.id = due.id
+  returning t.*
+)
+select ${HISTORY} from taken order by id`,
   );
 }

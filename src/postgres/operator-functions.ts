@@ -1,3 +1,4 @@
+import type { BreakerOverride } from '../core/circuit-breaker.ts';
 import { OnetakeError, type OnetakeErrorCode } from '../core/errors.ts';
 import type { RequestState } from '../core/generation-request.ts';
 import { firstRow, rows, type Sql } from './database.ts';
@@ -87,14 +88,58 @@ export async function releaseAccount(
   operation: string | null,
   note: OperatorNote,
 ): Promise<number> {
+  return mapped(
+    async () => {
+      const row = await firstRow<{ ended: number }>(
+        sql,
+        'select onetake.release_account($1, $2, $3, $4) as ended',
+        [account, operation, note.actor, note.reason],
+      );
+      return (row as { ended: number }).ended;
+    },
+    { OT001: 'unknown_account' },
+  );
+}
+
+const BREAKER_CODES = { OT001: 'unknown_breaker', OT002: 'breaker_not_overridden' } as const;
+
+/** Lays an override over a breaker; returns what was in force before, or `none`. */
+export async function forceBreaker(
+  sql: Sql,
+  name: string,
+  mode: BreakerOverride,
+  expiry: { readonly at: Date } | { readonly inMs: number } | null,
+  note: OperatorNote,
+): Promise<string> {
   return mapped(async () => {
-    const row = await firstRow<{ ended: number }>(
+    const row = await firstRow<{ was: string }>(
       sql,
-      'select onetake.release_account($1, $2, $3, $4) as ended',
-      [account, operation, note.actor, note.reason],
+      // "In so many ms" is counted by the database's clock, like everything that processes share.
+      `select onetake.force_breaker($1, $2, $3, $4,
+  coalesce($5::timestamptz, clock_timestamp() + $6::float8 * interval '1 ms')) as was`,
+      [
+        name,
+        mode,
+        note.actor,
+        note.reason,
+        expiry !== null && 'at' in expiry ? expiry.at : null,
+        expiry !== null && 'inMs' in expiry ? expiry.inMs : null,
+      ],
     );
-    return (row as { ended: number }).ended;
-  }, 'unknown_account');
+    return (row as { was: string }).was;
+  }, BREAKER_CODES);
+}
+
+/** Takes the override away; returns what was in force. */
+export async function releaseBreaker(sql: Sql, name: string, note: OperatorNote): Promise<string> {
+  return mapped(async () => {
+    const row = await firstRow<{ was: string }>(sql, 'select onetake.release_breaker($1, $2, $3) as was', [
+      name,
+      note.actor,
+      note.reason,
+    ]);
+    return (row as { was: string }).was;
+  }, BREAKER_CODES);
 }
 
 async function resolution(sql: Sql, text: string, values: unknown[]): Promise<Resolution> {
@@ -102,23 +147,24 @@ async function resolution(sql: Sql, text: string, values: unknown[]): Promise<Re
 }
 
 const CODES: Readonly<Record<string, OnetakeErrorCode>> = {
+  OT001: 'request_not_found',
   OT002: 'request_not_in_state',
   OT003: 'task_id_in_use',
   OT004: 'operator_identity_missing',
-  // A provider task id that can't be one.
+  // A provider task id that can't be one; an override that makes no sense.
   '22023': 'invalid_option',
 };
 
 /** The functions' own messages are written for people and hold ids and states only. */
 async function mapped<Result>(
   call: () => Promise<Result>,
-  notFound: OnetakeErrorCode = 'request_not_found',
+  codes: Readonly<Record<string, OnetakeErrorCode>> = {},
 ): Promise<Result> {
   try {
     return await call();
   } catch (error) {
     const state = databaseErrorCode(error);
-    const code = state === 'OT001' ? notFound : CODES[state];
+    const code = codes[state] ?? CODES[state];
     if (code === undefined) throw error;
     const { message, hint } = error as { message: string; hint?: string };
     throw new OnetakeError(code, message.replace(/^onetake: /, ''), hint === undefined ? {} : { hint });

@@ -4,6 +4,7 @@ import {
   bigint,
   boolean,
   check,
+  doublePrecision,
   foreignKey,
   index,
   integer,
@@ -241,6 +242,8 @@ export const submissionAttempts = onetake.table(
     closedAt: instant('closed_at'),
     settledAt: instant('settled_at'),
     settledBy: text('settled_by'),
+    // In force when it settled; beside `override`, which is that of its admission.
+    overrideAtSettle: text('override_at_settle'),
     phase: text('phase'),
     httpStatus: integer('http_status'),
     errorCode: text('error_code'),
@@ -278,6 +281,12 @@ export const submissionAttempts = onetake.table(
     index('submission_attempts_slots')
       .on(table.account, table.slotUntil)
       .where(sql.raw(`slot_freed_at is null`)),
+    index('submission_attempts_in_flight')
+      .on(table.breakerName, table.generation)
+      .where(sql.raw(`settled_at is null`)),
+    index('submission_attempts_probes')
+      .on(table.breakerName, table.account, table.startedAt)
+      .where(sql.raw(`is_probe`)),
     index('submission_attempts_leases').on(table.leaseExpiresAt).where(sql.raw(`settled_at is null`)),
     index('submission_attempts_health_due')
       .on(table.settledAt)
@@ -319,6 +328,15 @@ export const circuitBreakers = onetake.table(
     consecutiveFailures: integer('consecutive_failures').notNull().default(0),
     failureThreshold: integer('failure_threshold').notNull(),
     cooldownMs: integer('cooldown_ms').notNull(),
+    cooldownGrowth: doublePrecision('cooldown_growth').notNull().default(1),
+    maxCooldownMs: integer('max_cooldown_ms').notNull().default(600_000),
+    jitter: doublePrecision('jitter').notNull().default(0),
+    // Records what it would have done, and refuses nothing.
+    shadow: boolean('shadow').notNull().default(false),
+    // Probes in a row that failed or were lost: what the cooldown has grown by.
+    failedProbes: integer('failed_probes').notNull().default(0),
+    // Acceptances since the last close, while the ramp lasts.
+    rampAcceptances: integer('ramp_acceptances'),
     openedAt: instant('opened_at'),
     retryAt: instant('retry_at'),
     probeAttemptId: uuid('probe_attempt_id'),
@@ -329,6 +347,8 @@ export const circuitBreakers = onetake.table(
     overrideExpiresAt: instant('override_expires_at'),
     // The number of the last transition row of the layer `state`.
     transitions: integer('transitions').notNull().default(0),
+    // The same of the layer `override`.
+    overrideTransitions: integer('override_transitions').notNull().default(0),
     revision: integer('revision').notNull().default(1),
     createdAt: createdAt(),
   },
@@ -339,6 +359,20 @@ export const circuitBreakers = onetake.table(
     ),
     check('circuit_breakers_failure_threshold_in_bounds', sql.raw(`failure_threshold between 1 and 1000`)),
     check('circuit_breakers_cooldown_ms_in_bounds', sql.raw(`cooldown_ms between 100 and 86400000`)),
+    check('circuit_breakers_cooldown_growth_in_bounds', sql.raw(`cooldown_growth between 1 and 10`)),
+    check(
+      'circuit_breakers_max_cooldown_ms_in_bounds',
+      sql.raw(`max_cooldown_ms between cooldown_ms and 86400000`),
+    ),
+    check('circuit_breakers_jitter_in_bounds', sql.raw(`jitter between 0 and 0.5`)),
+    check(
+      'circuit_breakers_override_has_an_actor',
+      sql.raw(
+        `case when override is null then num_nonnulls(override_actor, override_reason, override_expires_at) = 0
+          else num_nonnulls(override_actor, override_reason) = 2 end`,
+      ),
+    ),
+    check('circuit_breakers_ramp_only_closed', sql.raw(`ramp_acceptances is null or state = 'closed'`)),
     check('circuit_breakers_state_known', oneOf('state', ['closed', 'open', 'half_open'])),
     check(
       'circuit_breakers_state_has_its_columns',
@@ -369,14 +403,20 @@ export const circuitBreakerTransitions = onetake.table(
     cause: text('cause').notNull(),
     outcomeKind: text('outcome_kind'),
     httpStatus: integer('http_status'),
+    // Dependency failures in a row that opened it.
+    failures: integer('failures'),
     openedAt: instant('opened_at'),
     retryAt: instant('retry_at'),
     requestId: uuid('request_id'),
     providerTaskId: text('provider_task_id'),
     generation: integer('generation').notNull(),
     actor: text('actor'),
+    shadow: boolean('shadow').notNull().default(false),
+    // False: made by a SQL function, which emits no event; the first rescuer that sees it does.
+    announced: boolean('announced').notNull().default(true),
   },
   (table) => [
+    index('circuit_breaker_transitions_unannounced').on(table.id).where(sql.raw(`not announced`)),
     foreignKey({
       name: 'circuit_breaker_transitions_breaker_fk',
       columns: [table.breakerName],

@@ -1,5 +1,6 @@
 import { END_ATTENTION } from './attention.ts';
 import { firstRow, type Sql } from './database.ts';
+import { AT_SETTLE } from './submission-attempts.ts';
 
 /**
  * All of B1 in one statement, for the common path: the worker's own attempt, still the last one of a request
@@ -41,15 +42,10 @@ export async function settleAccepted(
       else least(a.window_until, s.now - $5::float8 * interval '1 ms' + $6 * interval '1 ms')
     end,
     closed_at = case when $7 then s.now end,
-    health_applied_at = case when s.nothing_to_apply then s.now end,
-    health_effect = case when s.nothing_to_apply then 'nothing_to_apply' end
-  from request, lateral (
-    select clock_timestamp() as now, exists (
-      select from onetake.circuit_breakers b
-      join onetake.submission_attempts x on x.breaker_name = b.name
-      where x.id = $1 and b.state = 'closed' and b.generation = x.generation and b.consecutive_failures = 0
-    ) as nothing_to_apply
-  ) s
+    health_applied_at = case when s.nothing_to_reset then s.now end,
+    health_effect = case when s.nothing_to_reset then 'nothing_to_apply' end,
+    override_at_settle = s.override
+  from request, lateral (${AT_SETTLE}) s
   where a.id = $1 and a.request_id = request.id and a.attempt = request.submissions and a.settled_at is null
   returning request.id as request_id, request.account, a.health_applied_at is null as health_due
 ), moved as (

@@ -1,3 +1,4 @@
+import type { BreakerOverride } from '../core/circuit-breaker.ts';
 import type { EncodedFields } from '../core/operations.ts';
 import type { Certainty, Health, OutcomeReason, Phase } from '../core/outcome.ts';
 import { firstRow, rows, type Sql } from './database.ts';
@@ -12,6 +13,8 @@ export interface AttemptTerms {
   readonly generation: number;
   readonly holdEpoch: number;
   readonly isProbe: boolean;
+  /** In force at admission: what comes of the attempt counts for nothing. */
+  readonly override: BreakerOverride | null;
   readonly worker: string;
   readonly startedAt: Date;
   readonly leaseExpiresAt: Date;
@@ -47,8 +50,8 @@ export async function admitRequests(
   returning r.id, admitted.attempt_id, r.submissions, r.account, r.operation, r.fields
 ), written as (
   insert into onetake.submission_attempts (id, request_id, attempt, account, operation, breaker_name, generation,
-    hold_epoch, is_probe, worker, started_at, lease_expires_at, window_until, slot_until, quarantine_until)
-  select attempt_id, id, submissions, account, operation, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12 from moved
+    hold_epoch, is_probe, worker, started_at, lease_expires_at, window_until, slot_until, quarantine_until, override)
+  select attempt_id, id, submissions, account, operation, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13 from moved
 )
 select attempt_id as "attemptId", id as "requestId", submissions as attempt, account, operation, fields from moved`,
     [
@@ -64,6 +67,7 @@ select attempt_id as "attemptId", id as "requestId", submissions as attempt, acc
       terms.windowUntil,
       terms.slotUntil,
       terms.quarantineUntil,
+      terms.override,
     ],
   );
 }
@@ -99,6 +103,9 @@ export interface LockedAttempt {
   readonly generation: number;
   readonly holdEpoch: number;
   readonly isProbe: boolean;
+  /** In force at its admission. */
+  readonly override: BreakerOverride | null;
+  readonly overrideAtSettle: BreakerOverride | null;
   readonly settledAt: Date | null;
   readonly settledBy: 'worker' | 'rescue' | null;
   readonly leaseIsOver: boolean;
@@ -110,7 +117,8 @@ export interface LockedAttempt {
 }
 
 const LOCKED_COLUMNS = `id, request_id as "requestId", attempt, account, breaker_name as "breakerName", generation,
-  hold_epoch as "holdEpoch", is_probe as "isProbe", settled_at as "settledAt", settled_by as "settledBy",
+  hold_epoch as "holdEpoch", is_probe as "isProbe", override,
+  override_at_settle as "overrideAtSettle", settled_at as "settledAt", settled_by as "settledBy",
   lease_expires_at <= clock_timestamp() as "leaseIsOver", health, health_applied_at as "healthAppliedAt", reason,
   http_status as "httpStatus", provider_task_id as "providerTaskId"`;
 
@@ -139,6 +147,20 @@ export interface AttemptOutcome {
 }
 
 /**
+ * The clock, and the breaker of attempt $1 as a plain read sees it: what is in force over it, and whether a
+ * success would find it closed with nothing to reset or to ramp.
+ */
+export const AT_SETTLE = `
+  select c.now, onetake.override_in_force(b.override, b.override_expires_at, c.now) as override,
+    coalesce(b.state = 'closed' and b.generation = x.generation and b.consecutive_failures = 0
+      and b.ramp_acceptances is null, false) as nothing_to_reset
+  from (select clock_timestamp() as now) c
+  cross join onetake.submission_attempts x
+  left join onetake.circuit_breakers b on b.name = x.breaker_name
+  where x.id = $1
+`;
+
+/**
  * Writes the outcome columns: once, by whoever settles first. A success that finds the breaker closed with
  * nothing to reset has nothing to apply, and says so at once: the common path needs no second transaction.
  */
@@ -159,15 +181,10 @@ set settled_at = s.now, settled_by = $2, phase = $3, http_status = $4, error_cod
   end,
   slot_freed_at = case when $12 then coalesce(a.slot_freed_at, s.now) else a.slot_freed_at end,
   closed_at = case when $13 then s.now else null end,
-  health_applied_at = case when s.nothing_to_apply then s.now end,
-  health_effect = case when s.nothing_to_apply then 'nothing_to_apply' end
-from (
-  select clock_timestamp() as now, $6 = 'success' and exists (
-    select from onetake.circuit_breakers b
-    join onetake.submission_attempts x on x.breaker_name = b.name
-    where x.id = $1 and b.state = 'closed' and b.generation = x.generation and b.consecutive_failures = 0
-  ) as nothing_to_apply
-) s
+  health_applied_at = case when $6 = 'success' and s.nothing_to_reset then s.now end,
+  health_effect = case when $6 = 'success' and s.nothing_to_reset then 'nothing_to_apply' end,
+  override_at_settle = s.override
+from (${AT_SETTLE}) s
 where a.id = $1 and a.settled_at is null
 returning a.health_applied_at is null as "healthDue"`,
     [

@@ -162,6 +162,21 @@ export class JobQueue {
     );
   }
 
+  /** Completes the request's waiting job, if it has one, without fetching any other. */
+  async completeWaiting(via: Executor, account: string, operation: string, requestId: string): Promise<void> {
+    const name = queueName(account, operation);
+    const { rows } = await via.executeSql(
+      `select id from ${QUEUE_SCHEMA}.job
+where name = $1 and coalesce(singleton_key, '') = $2 and state <= 'active' and policy = 'exclusive'`,
+      [name, requestId],
+    );
+    const [job] = rows as { id: string }[];
+    if (job === undefined) return;
+    await this.#routed(via, () =>
+      this.#started.complete(name, job.id, null, { db: via, includeQueued: true }),
+    );
+  }
+
   /** Which of these requests of one lane have a job; by the unique index of the queue's policy. */
   async listJobs(
     via: Executor,

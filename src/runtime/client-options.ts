@@ -1,4 +1,5 @@
 import type { AccountLimits } from '../core/admission.ts';
+import type { BreakerOverride } from '../core/circuit-breaker.ts';
 import { OnetakeError, suggestion } from '../core/errors.ts';
 import { REQUEST_STATES } from '../core/generation-request.ts';
 import type { RequestFilter } from '../postgres/request-overview.ts';
@@ -80,4 +81,44 @@ function isWholeNumber(value: unknown, min: number, max: number): boolean {
 
 function invalid(option: string, message: string): OnetakeError {
   return new OnetakeError('invalid_option', `${option}: ${message}`);
+}
+
+export interface OverrideBreakerInput {
+  /** `<provider>/<operation>` */
+  readonly name: string;
+  readonly mode: BreakerOverride | 'released';
+  readonly actor: string;
+  readonly reason: string;
+  /** The override ends by itself at this instant of the database's clock. */
+  readonly expiresAt?: Date;
+  /** The same, in ms from now by that clock. Not both. */
+  readonly expiresInMs?: number;
+}
+
+const OVERRIDE_KEYS = ['name', 'mode', 'actor', 'reason', 'expiresAt', 'expiresInMs'];
+const OVERRIDE_MODES = ['forced_open', 'forced_closed', 'released'];
+
+/** When the override ends by itself; throws `invalid_option` for what makes no sense. */
+export function checkOverride(
+  input: OverrideBreakerInput,
+): { readonly at: Date } | { readonly inMs: number } | null {
+  checkKeys(input, OVERRIDE_KEYS);
+  if (!OVERRIDE_MODES.includes(input.mode)) {
+    throw new OnetakeError('invalid_option', `mode: expected one of ${OVERRIDE_MODES.join(', ')}.`);
+  }
+  const { expiresAt, expiresInMs } = input;
+  if (input.mode === 'released' || (expiresAt !== undefined && expiresInMs !== undefined)) {
+    if (expiresAt === undefined && expiresInMs === undefined) return null;
+    throw new OnetakeError(
+      'invalid_option',
+      'expiresAt, expiresInMs: give one of them, and none to a release.',
+    );
+  }
+  if (expiresInMs !== undefined) {
+    if (Number.isInteger(expiresInMs) && expiresInMs >= 1) return { inMs: expiresInMs };
+    throw new OnetakeError('invalid_option', 'expiresInMs: expected a whole number from 1.');
+  }
+  if (expiresAt === undefined) return null;
+  if (expiresAt instanceof Date && !Number.isNaN(expiresAt.getTime())) return { at: expiresAt };
+  throw new OnetakeError('invalid_option', 'expiresAt: expected a valid Date.');
 }

@@ -2,6 +2,7 @@ import { randomUUID } from 'node:crypto';
 import { setTimeout as wait } from 'node:timers/promises';
 import type pg from 'pg';
 import type { AccountLimits } from '../core/admission.ts';
+import type { BreakerOverride } from '../core/circuit-breaker.ts';
 import { OnetakeError, suggestion } from '../core/errors.ts';
 import { isTerminal, type RequestState } from '../core/generation-request.ts';
 import { OPERATION_NAMES } from '../core/operations.ts';
@@ -20,10 +21,12 @@ import {
   type AmbiguousSubmission,
   abandonRequest,
   cancelRequest,
+  forceBreaker,
   listAmbiguousSubmissions,
   type OperatorNote,
   type Resolution,
   releaseAccount,
+  releaseBreaker,
   resolveAsAccepted,
   resolveAsNotAccepted,
 } from '../postgres/operator-functions.ts';
@@ -41,7 +44,14 @@ import {
 import { requireSchema } from '../postgres/schema-version.ts';
 import { JobQueue } from '../queue/boss.ts';
 import { type CallerTransaction, callerExecutor } from '../queue/caller-transaction.ts';
-import { checkAccount, checkFilter, checkKeys, checkResolve } from './client-options.ts';
+import {
+  checkAccount,
+  checkFilter,
+  checkKeys,
+  checkOverride,
+  checkResolve,
+  type OverrideBreakerInput,
+} from './client-options.ts';
 import { checkEnqueue, type EnqueueInput } from './enqueue-options.ts';
 
 export interface ClientOptions {
@@ -87,6 +97,8 @@ export interface Client {
   resolve(input: ResolveInput): Promise<Resolution>;
   breakerStatus(): Promise<BreakerStatus[]>;
   breakerHistory(name: string, limit?: number): Promise<BreakerHistoryRow[]>;
+  /** Forces a breaker open or closed, or releases it; resolves to what was in force before, or `none`. */
+  overrideBreaker(input: OverrideBreakerInput): Promise<BreakerOverride | 'none'>;
   listAccounts(): Promise<AccountOverview[]>;
   upsertAccount(account: AccountLimits & { readonly name: string; readonly provider: string }): Promise<void>;
   releaseAccount(account: string, operation: string | null, note: OperatorNote): Promise<number>;
@@ -203,6 +215,16 @@ export function createClient(options: ClientOptions): Client {
       }),
     breakerStatus: () => explained(() => listBreakerStatus(database)),
     breakerHistory: (name, limit = 100) => explained(() => listTransitions(database, name, limit)),
+    overrideBreaker: (input) =>
+      explained(async () => {
+        const note = { actor: input.actor, reason: input.reason };
+        const expiry = checkOverride(input);
+        const was =
+          input.mode === 'released'
+            ? await releaseBreaker(database, input.name, note)
+            : await forceBreaker(database, input.name, input.mode, expiry, note);
+        return was as BreakerOverride | 'none';
+      }),
     listAccounts: () => explained(() => listAccounts(database)),
     upsertAccount: (account) =>
       explained(async () => {

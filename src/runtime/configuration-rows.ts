@@ -1,3 +1,4 @@
+import type { CircuitBreakerSettings } from '../core/circuit-breaker.ts';
 import type { Emit } from '../core/events.ts';
 import { OPERATION_NAMES } from '../core/operations.ts';
 import { findAccount, upsertAccount } from '../postgres/accounts.ts';
@@ -40,13 +41,15 @@ export async function reportDifferences(sql: Sql, config: ResolvedConfig, emit: 
     for (const operation of OPERATION_NAMES) {
       const { breaker } = config.operations[operation];
       const stored = (await peekCircuitBreaker(sql, breakerName(account.provider, operation)))?.settings;
-      if (
-        stored !== undefined &&
-        (stored.failureThreshold !== breaker.failureThreshold || stored.cooldownMs !== breaker.cooldownMs)
-      ) {
+      if (stored !== undefined && !sameSettings(stored, breaker)) {
         differing.push(`operations.${operation}.breaker`);
       }
     }
   }
   if (differing.length > 0) emit('configuration:differs', { settings: [...new Set(differing)].join(', ') });
+}
+
+function sameSettings(a: CircuitBreakerSettings, b: CircuitBreakerSettings): boolean {
+  const keys = Object.keys(a) as (keyof CircuitBreakerSettings)[];
+  return keys.every((key) => a[key] === b[key]);
 }

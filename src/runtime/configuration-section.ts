@@ -6,13 +6,14 @@ export interface ConfigurationProblem {
   readonly message: string;
 }
 
-/** A whole number's bounds, both included, and what it is when it is left out. */
+/** A number's bounds, both included, and what it is when it is left out. Whole, unless `fraction` says so. */
 export interface NumberSetting {
   readonly default: number;
   readonly min: number;
   readonly max: number;
   /** Says the minimum in words, where it follows from another setting. */
   readonly minIs?: string;
+  readonly fraction?: true;
 }
 
 const NAME = /^[A-Za-z0-9_.-]{1,63}$/;
@@ -87,14 +88,15 @@ export class Section {
     const value = this.get(key);
     if (
       typeof value === 'number' &&
-      Number.isInteger(value) &&
+      (setting.fraction === true ? Number.isFinite(value) : Number.isInteger(value)) &&
       value >= setting.min &&
       value <= setting.max
     ) {
       return value;
     }
     const from = setting.minIs ?? `from ${grouped(setting.min)}`;
-    this.refuse(key, `expected a whole number ${from} to ${grouped(setting.max)}, got ${describe(value)}.`);
+    const what = setting.fraction === true ? 'a number' : 'a whole number';
+    this.refuse(key, `expected ${what} ${from} to ${grouped(setting.max)}, got ${describe(value)}.`);
     return Number.NaN;
   }
 

@@ -47,7 +47,11 @@ export interface AccountConfig {
 }
 
 export interface OperationConfig {
-  /** `failureThreshold` 1 to 1,000, default 3; `cooldownMs` 100 to 86,400,000, default 30,000. */
+  /**
+   * `failureThreshold` 1 to 1,000, default 3; `cooldownMs` 100 to 86,400,000, default 30,000; `cooldownGrowth`
+   * 1 to 10, default 1; `maxCooldownMs` from cooldownMs, default 600,000; `jitter` 0 to 0.5, default 0; `shadow`
+   * default false.
+   */
   readonly breaker?: Partial<CircuitBreakerSettings>;
   /** 50 to 600,000 each, rising; defaults 5,000, 60,000 and 90,000. */
   readonly deadlines?: Partial<Deadlines>;

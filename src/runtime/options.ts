@@ -71,6 +71,7 @@ export const DEFAULTS = {
 } as const;
 
 const ONE_DAY_MS = 86_400_000;
+const DEFAULT_MAX_COOLDOWN_MS = 600_000;
 /** A timer that is set for longer fires at once, and an integer column ends here too. */
 const LONGEST_TIMER_MS = 2_147_483_647;
 /** What a lease needs beyond the submission: the last checks before the POST, and the settle after it. */
@@ -83,6 +84,8 @@ export const NUMBERS = {
   maxConcurrentGenerations: { default: 4, min: 1, max: 100_000 },
   failureThreshold: { default: 3, min: 1, max: 1_000 },
   cooldownMs: { default: 30_000, min: 100, max: ONE_DAY_MS },
+  cooldownGrowth: { default: 1, min: 1, max: 10, fraction: true },
+  jitter: { default: 0, min: 0, max: 0.5, fraction: true },
   connectMs: { default: 5_000, min: 50, max: 600_000 },
   firstResponseMs: { default: 60_000, min: 50, max: 600_000 },
   submissionMs: { default: 90_000, min: 50, max: 600_000 },
@@ -111,7 +114,7 @@ const KEYS = {
     'resubmitOn',
     'maxRunMs',
   ],
-  breaker: ['failureThreshold', 'cooldownMs'],
+  breaker: ['failureThreshold', 'cooldownMs', 'cooldownGrowth', 'maxCooldownMs', 'jitter', 'shadow'],
   deadlines: ['connectMs', 'firstResponseMs', 'submissionMs'],
   worker: ['concurrency', 'rescueIntervalMs'],
   poller: ['intervalMs', 'maxIntervalMs', 'concurrency'],
@@ -225,10 +228,7 @@ function readOperation(operation: Section, name: OperationName): ResolvedOperati
   const breaker = operation.child('breaker', KEYS.breaker);
   const deadlines = readDeadlines(operation.child('deadlines', KEYS.deadlines));
   return {
-    breaker: {
-      failureThreshold: breaker.number('failureThreshold', NUMBERS.failureThreshold),
-      cooldownMs: breaker.number('cooldownMs', NUMBERS.cooldownMs),
-    },
+    breaker: readBreaker(breaker),
     deadlines,
     leaseMs: readLease(operation, deadlines.submissionMs),
     rearmQuarantineMs: operation.number('rearmQuarantineMs', NUMBERS.rearmQuarantineMs),
@@ -239,6 +239,24 @@ function readOperation(operation: Section, name: OperationName): ResolvedOperati
       min: 1_000,
       max: ONE_DAY_MS,
     }),
+  };
+}
+
+function readBreaker(section: Section): CircuitBreakerSettings {
+  const cooldownMs = section.number('cooldownMs', NUMBERS.cooldownMs);
+  const known = Number.isNaN(cooldownMs) ? NUMBERS.cooldownMs.min : cooldownMs;
+  return {
+    failureThreshold: section.number('failureThreshold', NUMBERS.failureThreshold),
+    cooldownMs,
+    cooldownGrowth: section.number('cooldownGrowth', NUMBERS.cooldownGrowth),
+    maxCooldownMs: section.number('maxCooldownMs', {
+      default: Math.max(DEFAULT_MAX_COOLDOWN_MS, known),
+      min: known,
+      minIs: `from cooldownMs (${grouped(known)})`,
+      max: ONE_DAY_MS,
+    }),
+    jitter: section.number('jitter', NUMBERS.jitter),
+    shadow: section.boolean('shadow', false),
   };
 }
 

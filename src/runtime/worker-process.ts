@@ -14,6 +14,7 @@ import { eventBus } from './event-bus.ts';
 import { Listener } from './listener.ts';
 import { Loop } from './loop.ts';
 import { type ProcessOptions, setUp } from './process-options.ts';
+import { Reach } from './reach.ts';
 import { rescueLoop } from './rescue-loop.ts';
 import { systemClock } from './system-clock.ts';
 
@@ -57,12 +58,17 @@ export function createWorker(options: ProcessOptions = {}): Worker {
     firstPollMs: config.poller.intervalMs,
   };
 
+  const reach = new Reach({ worker, emit, clock: systemClock, providerNamed: setup.providerNamed });
+  const reaches = (provider: string) => reach.reaches(provider);
   const inFlight = new Set<Promise<void>>();
   const freeSlots = () => config.worker.concurrency - inFlight.size;
   let cursor: LaneCursor = null;
 
   const perform = async (attempt: AdmittedAttempt, lane: Lane, batch: AdmittedBatch): Promise<void> => {
-    await settle(ctx, attempt, await submit(ctx, attempt, lane.provider, batch.maySend));
+    const outcome = await submit(ctx, attempt, lane.provider, batch.maySend);
+    // What it kept back itself (no key for that account, too late) tells nothing about the way there.
+    if (outcome.reason !== 'unsent_own_doing') reach.note(lane.provider, outcome.certainty);
+    await settle(ctx, attempt, outcome);
   };
   const startBatch = (lane: Lane, batch: AdmittedBatch): void => {
     for (const attempt of batch.attempts) {
@@ -76,7 +82,8 @@ export function createWorker(options: ProcessOptions = {}): Worker {
     }
   };
   const round = async () => {
-    const result = await dispatch(ctx, cursor, freeSlots, startBatch);
+    await reach.check();
+    const result = await dispatch(ctx, cursor, { freeSlots, reaches }, startBatch);
     cursor = result.cursor;
     return result;
   };
@@ -90,8 +97,8 @@ export function createWorker(options: ProcessOptions = {}): Worker {
   });
   const rescuing = rescueLoop(ctx, config.worker.rescueIntervalMs, trouble('rescue'));
   const listener = new Listener(database, (what) => {
-    if (what === 'job_due') rescuing.loop.wake();
-    else dispatching.wake();
+    if (what === 'job_due' || what === 'breaker') rescuing.loop.wake();
+    if (what !== 'job_due') dispatching.wake();
   });
 
   let prepared: Promise<void> | undefined;

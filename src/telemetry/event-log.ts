@@ -27,6 +27,7 @@ const ALLOWED: ReadonlySet<string> = new Set([
   'index',
   'isProbe',
   'kind',
+  'layer',
   'loop',
   'nextState',
   'openedAt',
@@ -34,6 +35,7 @@ const ALLOWED: ReadonlySet<string> = new Set([
   'outcomeKind',
   'phase',
   'previousState',
+  'provider',
   'providerTaskId',
   'reason',
   'requestId',
@@ -41,6 +43,7 @@ const ALLOWED: ReadonlySet<string> = new Set([
   'retryAt',
   'role',
   'settings',
+  'shadow',
   'to',
   'until',
   'worker',
@@ -53,6 +56,7 @@ const WARNINGS: ReadonlySet<OnetakeEventName> = new Set([
   'process:trouble',
   'submission:alert',
   'submission:unsettled',
+  'worker:sick',
 ]);
 
 export interface EventLogOptions {

@@ -106,7 +106,7 @@ async function context(queue: typeof JobQueue = JobQueue): Promise<LifecycleCont
 }
 
 async function admitted(count = 1): Promise<AdmittedBatch['attempts']> {
-  const batch = await admit(ctx, await laneOf(ctx), count);
+  const batch = await admit(ctx, await laneOf(ctx), { wanted: count });
   if (!('attempts' in batch)) throw new Error(`not admitted: ${batch.blockedBy}`);
   return batch.attempts;
 }
@@ -115,7 +115,7 @@ async function admitted(count = 1): Promise<AdmittedBatch['attempts']> {
 async function admittedOf(id: string): Promise<AdmittedBatch['attempts'][number]> {
   return waitFor(
     async () => {
-      const batch = await admit(ctx, await laneOf(ctx), 50);
+      const batch = await admit(ctx, await laneOf(ctx), { wanted: 50 });
       return 'attempts' in batch ? batch.attempts.find(({ requestId }) => requestId === id) : undefined;
     },
     { what: `${id} to be admitted` },
@@ -136,7 +136,7 @@ describe('a twin of a job looks', () => {
     const lane = await laneOf(ctx);
     const unlock = await lockRows(world.database, 'select from onetake.accounts');
     // Admission queues for the account first, then the settle, which holds request and attempt by then.
-    const admitting = admit(ctx, lane, 8);
+    const admitting = admit(ctx, lane, { wanted: 8 });
     await waitForBlocked(world.database, 1);
     const settling = settle(ctx, attempt, KEY_REFUSED);
     await waitForBlocked(world.database, 2);
@@ -155,7 +155,7 @@ describe('a twin of a job looks', () => {
     await world.song('other');
     const slow = await context(SlowQueue);
     const queue = slow.queue as SlowQueue;
-    const admitting = admit(slow, await laneOf(slow), 8);
+    const admitting = admit(slow, await laneOf(slow), { wanted: 8 });
     await queue.fetched;
     const settling = settle(ctx, attempt, RESUBMIT);
     // It holds the request and waits for the job; admission holds the job and must not wait for the request.
@@ -180,7 +180,7 @@ describe('health', () => {
     const [attempt] = (await admitted()) as [AdmittedBatch['attempts'][number]];
     const slow = await context(SlowQueue);
     const queue = slow.queue as SlowQueue;
-    const admitting = admit(slow, await laneOf(slow), 8);
+    const admitting = admit(slow, await laneOf(slow), { wanted: 8 });
     await queue.fetched;
     const settling = settle(ctx, attempt, BAD_GATEWAY);
     await waitForBlocked(world.database, 1);
@@ -231,7 +231,7 @@ describe('everybody at one request', () => {
         () => world.client.resolve({ id, as: 'abandoned', ...OPERATOR }),
         () => rescue(ctx),
         () => rescue(ctx),
-        () => admit(ctx, lane, 4),
+        () => admit(ctx, lane, { wanted: 4 }),
       ];
       const order = tries.slice(n % tries.length).concat(tries.slice(0, n % tries.length));
       const results = await Promise.allSettled(order.map((attempt) => attempt()));
@@ -253,7 +253,7 @@ describe('everybody at one request', () => {
     const backwards = attempts.toReversed().map((attempt) => settle(ctx, attempt, BAD_GATEWAY));
     const rescues = Array.from({ length: 4 }, () => rescue(ctx));
     const lane = await laneOrOther();
-    const admissions = Array.from({ length: 4 }, () => admit(ctx, lane, 4));
+    const admissions = Array.from({ length: 4 }, () => admit(ctx, lane, { wanted: 4 }));
     await Promise.all([...forwards, ...backwards, ...rescues, ...admissions]);
     await rescue(ctx);
     const left = await world.database.query(

@@ -33,7 +33,10 @@ describe('decideAdmission', () => {
     ['none to somebody who wants none', {}, 0, 0],
     ['again at the very end of a pause', { pausedUntil: NOW }, 1, 1],
   ])('permits %s', (_title, load, wanted, permits) => {
-    expect(decideAdmission(LIMITS, { ...IDLE, ...load }, wanted, NOW)).toEqual({ permits, probe: false });
+    expect(decideAdmission(LIMITS, { ...IDLE, ...load }, wanted, NOW)).toEqual({
+      permits,
+      probe: 'none',
+    });
   });
 
   test.each([
@@ -45,6 +48,8 @@ describe('decideAdmission', () => {
     ['rate', { windowCount: 61 }],
     ['concurrency', { slotCount: 4 }],
     ['concurrency', { slotCount: 5 }],
+    ['ramp', { permit: { permit: 'allow', atMost: 2 } as const, inFlight: 2 }],
+    ['ramp', { permit: { permit: 'allow', atMost: 2 } as const, inFlight: 9 }],
   ])('permits nothing and says why: %s (%#)', (blockedBy, load) => {
     expect(decideAdmission(LIMITS, { ...IDLE, ...load }, 1, NOW)).toEqual({ permits: 0, blockedBy });
   });
@@ -56,12 +61,14 @@ describe('decideAdmission', () => {
       pausedUntil: inMs(1),
       held: true,
       permit: { permit: 'refuse', retryAt: undefined },
+      inFlight: 4,
     };
     const blocks: unknown[] = [];
     for (const relief of [
       {},
       { held: false },
       { pausedUntil: null },
+      { permit: { permit: 'allow', atMost: 4 } as const },
       { permit: { permit: 'allow' } as const },
       { windowCount: 0 },
     ]) {
@@ -69,14 +76,49 @@ describe('decideAdmission', () => {
       blocks.push(decideAdmission(LIMITS, load, 1, NOW));
     }
     expect(blocks).toEqual(
-      ['held', 'paused', 'breaker', 'rate', 'concurrency'].map((blockedBy) => ({ permits: 0, blockedBy })),
+      ['held', 'paused', 'breaker', 'ramp', 'rate', 'concurrency'].map((blockedBy) => ({
+        permits: 0,
+        blockedBy,
+      })),
     );
   });
 
   test('permits one probe, however many are wanted', () => {
     const probing: LaneLoad = { ...IDLE, permit: { permit: 'probe' } };
-    expect(decideAdmission(LIMITS, probing, 9, NOW)).toEqual({ permits: 1, probe: true });
-    expect(decideAdmission(LIMITS, probing, 0, NOW)).toEqual({ permits: 0, probe: true });
+    expect(decideAdmission(LIMITS, probing, 9, NOW)).toEqual({ permits: 1, probe: 'alone' });
+    expect(decideAdmission(LIMITS, probing, 0, NOW)).toEqual({ permits: 0, probe: 'alone' });
+  });
+
+  test.each([
+    ['as many as the ramp still has room for', 10, 7, 9, 3],
+    ['no more than the account allows, whatever the ramp does', 1_000, 0, 9, 4],
+    ['no more than are wanted', 10, 0, 1, 1],
+  ])('during a ramp permits %s', (_title, atMost, inFlight, wanted, permits) => {
+    const ramping: LaneLoad = { ...IDLE, permit: { permit: 'allow', atMost }, inFlight };
+    expect(decideAdmission(LIMITS, ramping, wanted, NOW)).toEqual({ permits, probe: 'none' });
+  });
+
+  test('takes nothing for in flight when nobody counted', () => {
+    const ramping: LaneLoad = { ...IDLE, permit: { permit: 'allow', atMost: 2 } };
+    expect(decideAdmission(LIMITS, ramping, 9, NOW)).toEqual({ permits: 2, probe: 'none' });
+  });
+
+  test('knows a ramp only where one is named', () => {
+    expect(decideAdmission(LIMITS, { ...IDLE, inFlight: 1_000 }, 9, NOW)).toEqual({
+      permits: 4,
+      probe: 'none',
+    });
+    const probing: LaneLoad = { ...IDLE, permit: { permit: 'probe' }, inFlight: 1_000 };
+    expect(decideAdmission(LIMITS, probing, 9, NOW)).toEqual({ permits: 1, probe: 'alone' });
+  });
+
+  test('in shadow permits as many as ever, and marks the first as the probe', () => {
+    const shadowed: LaneLoad = { ...IDLE, permit: { permit: 'shadow_probe' } };
+    expect(decideAdmission(LIMITS, shadowed, 9, NOW)).toEqual({ permits: 4, probe: 'first' });
+    expect(decideAdmission(LIMITS, { ...shadowed, windowCount: 60 }, 9, NOW)).toEqual({
+      permits: 0,
+      blockedBy: 'rate',
+    });
   });
 
   test.each([

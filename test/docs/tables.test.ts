@@ -67,7 +67,7 @@ describe('docs/states.md', () => {
 
 describe('docs/breaker.md', () => {
   test('draws the transitions, each under the cause that is stored', () => {
-    const causes: Record<TransitionCause, [string, string]> = {
+    const causes: Record<Exclude<TransitionCause, 'operator' | 'override_expired'>, [string, string]> = {
       failure_threshold: ['closed', 'open'],
       probe_granted: ['open', 'half_open'],
       probe_succeeded: ['half_open', 'closed'],

@@ -109,7 +109,7 @@ describe('the window of a POST', () => {
     });
     const ctx = await context(world);
     await world.songs(2);
-    await admit(ctx, await laneOf(ctx), 1);
+    await admit(ctx, await laneOf(ctx), { wanted: 1 });
     const worker = world.worker();
     await world.passTime(14_001);
     await worker.runOnce();
@@ -174,7 +174,7 @@ describe('a job', () => {
           [id],
         );
       } else {
-        const batch = await admit(ctx, await laneOf(ctx), 1);
+        const batch = await admit(ctx, await laneOf(ctx), { wanted: 1 });
         if (!('attempts' in batch)) throw new Error('not admitted');
         const [attempt] = batch.attempts as [(typeof batch.attempts)[number]];
         world.raw.onPost = (call) => (state === 'accepted' ? call.accept() : call.answer(502));
@@ -211,7 +211,7 @@ describe('the send budget', () => {
       );
       onTestFinished(() => ctx.stop());
       const id = await world.song('one');
-      const batch = await admit(ctx, await laneOf(ctx), 1);
+      const batch = await admit(ctx, await laneOf(ctx), { wanted: 1 });
       if (!('attempts' in batch)) throw new Error('not admitted');
       const [attempt] = batch.attempts as [(typeof batch.attempts)[number]];
       expect(batch.maySend()).toBe(true);
@@ -246,7 +246,7 @@ describe('a COMMIT whose answer is lost', () => {
     const lane = await laneOf(ctx);
     const cut = proxy.cutAt(COMMIT, when);
 
-    const batch = await admit(ctx, lane, 1);
+    const batch = await admit(ctx, lane, { wanted: 1 });
     await cut;
 
     const committed = when === 'after';
@@ -282,7 +282,7 @@ describe('a COMMIT whose answer is lost', () => {
     const client = await world.database.pool({ max: 1 }).connect();
     await client.query('begin');
     await client.query('lock table public.gate in access exclusive mode');
-    const admitted = admit(ctx, lane, 1);
+    const admitted = admit(ctx, lane, { wanted: 1 });
     await waitFor(
       async () =>
         (

@@ -2,6 +2,7 @@ import { describe, expect, it, onTestFinished } from 'vitest';
 import type { SubmissionOutcome } from '../../src/core/provider.ts';
 import { admit } from '../../src/lifecycle/admit.ts';
 import { applyHealth, reapLostProbe } from '../../src/lifecycle/apply-health.ts';
+import { admitProbe } from '../../src/lifecycle/probe.ts';
 import { rescue } from '../../src/lifecycle/rescue.ts';
 import { recordOutcome } from '../../src/lifecycle/settle.ts';
 import { laneOf, lifecycleContext } from '../support/lifecycle-context.ts';
@@ -312,9 +313,9 @@ describe('an open breaker', () => {
     const world = await openedWorld();
     await world.passTime(COOLDOWN_MS);
     const ctx = await context(world);
-    const batch = await admit(ctx, await laneOf(ctx), 1);
-    if (!('attempts' in batch)) throw new Error('no probe');
-    const [attempt] = batch.attempts as [(typeof batch.attempts)[number]];
+    const probe = await admitProbe(ctx, 'sonilo', 'text-to-music');
+    if (probe === undefined) throw new Error('no probe');
+    const [attempt] = probe.batch.attempts as [(typeof probe.batch.attempts)[number]];
     await ctx.database.transaction((tx) => recordOutcome(ctx, tx, attempt, ACCEPTED, 'worker'));
     await world.passTime(14_001);
 
@@ -368,7 +369,7 @@ describe('the health of one attempt', () => {
     const world = await openWorld({ provider: 'raw' });
     const ctx = await context(world);
     await world.song('one');
-    const batch = await admit(ctx, await laneOf(ctx), 1);
+    const batch = await admit(ctx, await laneOf(ctx), { wanted: 1 });
     if (!('attempts' in batch)) throw new Error('not admitted');
     await applyHealth(ctx, batch.attempts[0]?.attemptId as string);
     expect((await world.attempts(batch.attempts[0]?.requestId as string))[0]).toMatchObject({
@@ -421,7 +422,7 @@ async function context(world: World) {
 /** B1 of a failure has been committed, and B2 has not. */
 async function settledAttempt(world: World, ctx: Awaited<ReturnType<typeof context>>): Promise<string> {
   await world.song(`song ${Math.random()}`);
-  const batch = await admit(ctx, await laneOf(ctx), 1);
+  const batch = await admit(ctx, await laneOf(ctx), { wanted: 1 });
   if (!('attempts' in batch)) throw new Error('not admitted');
   const [attempt] = batch.attempts as [(typeof batch.attempts)[number]];
   await ctx.database.transaction((tx) => recordOutcome(ctx, tx, attempt, BAD_GATEWAY, 'worker'));

@@ -118,7 +118,7 @@ describe('a round', () => {
          retry_at = clock_timestamp() + case when name like '%text%' then interval '40 s' else interval '20 s' end`,
     );
 
-    const round = await dispatch(ctx, null, () => 8, fail);
+    const round = await dispatch(ctx, null, { freeSlots: () => 8, reaches: () => true }, fail);
 
     expect(round.admitted).toBe(0);
     expect(round.wakeInMs).toBeGreaterThan(19_000);
@@ -141,15 +141,10 @@ describe('a round', () => {
     let cursor: LaneCursor = null;
     for (let n = 0; n < 6; n++) {
       let free = 1;
-      const round = await dispatch(
-        ctx,
-        cursor,
-        () => free,
-        (lane) => {
-          free = 0;
-          turns.push(lane.account);
-        },
-      );
+      const round = await dispatch(ctx, cursor, { freeSlots: () => free, reaches: () => true }, (lane) => {
+        free = 0;
+        turns.push(lane.account);
+      });
       cursor = round.cursor;
       // A round that ended at the end of the list begins anew.
       if (round.admitted === 0) n--;

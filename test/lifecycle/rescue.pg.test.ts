@@ -22,7 +22,7 @@ beforeEach(async () => {
 });
 
 async function admitAll(count: number): Promise<void> {
-  const batch = await admit(ctx, await laneOf(ctx), count);
+  const batch = await admit(ctx, await laneOf(ctx), { wanted: count });
   expect('attempts' in batch && batch.attempts.length).toBe(count);
 }
 

@@ -61,7 +61,7 @@ beforeEach(async () => {
 });
 
 async function admitted(): Promise<AdmittedBatch['attempts'][number]> {
-  const batch = await admit(ctx, await laneOf(ctx), 1);
+  const batch = await admit(ctx, await laneOf(ctx), { wanted: 1 });
   if (!('attempts' in batch)) throw new Error(`not admitted: ${batch.blockedBy}`);
   return batch.attempts[0] as AdmittedBatch['attempts'][number];
 }

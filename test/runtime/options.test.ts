@@ -1,4 +1,5 @@
 import { describe, expect, expectTypeOf, it } from 'vitest';
+import { invalidBreakerSetting } from '../../src/core/circuit-breaker.ts';
 import { OnetakeError } from '../../src/core/errors.ts';
 import { defineConfig, type OnetakeConfig } from '../../src/runtime/define-config.ts';
 import { ConfigurationError, type ConfigurationProblem, resolveConfig } from '../../src/runtime/options.ts';
@@ -36,6 +37,7 @@ const NUMERIC_SETTINGS: readonly { path: string; min: number; max: number; byDef
   { path: 'accounts.default.maxConcurrentGenerations', min: 1, max: 100_000, byDefault: 4 },
   { path: `${OPERATION}.breaker.failureThreshold`, min: 1, max: 1_000, byDefault: 3 },
   { path: `${OPERATION}.breaker.cooldownMs`, min: 100, max: 86_400_000, byDefault: 30_000 },
+  { path: `${OPERATION}.breaker.maxCooldownMs`, min: 30_000, max: 86_400_000, byDefault: 600_000 },
   { path: `${OPERATION}.deadlines.connectMs`, min: 50, max: 600_000, byDefault: 5_000 },
   { path: `${OPERATION}.deadlines.firstResponseMs`, min: 50, max: 600_000, byDefault: 60_000 },
   { path: `${OPERATION}.deadlines.submissionMs`, min: 50, max: 600_000, byDefault: 90_000 },
@@ -54,6 +56,11 @@ const NO_NUMBERS: readonly unknown[] = [
   ...['', ' ', 'abc', '3abc', '1e3', '60', '60 ', '30s', '-1', '0', '0.5', 'Infinity', '2147483648'],
   ...[-1, 0.5, 2.000001, Number.NaN, Number.POSITIVE_INFINITY, Number.NEGATIVE_INFINITY, 2_147_483_648],
   ...[null, [], [60], {}, { valueOf: () => 60 }, true, false, 60n, Object(60), () => 60],
+];
+
+const FRACTIONS = [
+  { path: `${OPERATION}.breaker.cooldownGrowth`, min: 1, max: 10, byDefault: 1, within: 1.05 },
+  { path: `${OPERATION}.breaker.jitter`, min: 0, max: 0.5, byDefault: 0, within: 0.1 },
 ];
 
 function settingOf(config: unknown, path: string): unknown {
@@ -82,10 +89,93 @@ describe.each(NUMERIC_SETTINGS)('the setting $path', ({ path, min, max, byDefaul
   });
 });
 
+describe.each(FRACTIONS)('the setting $path', ({ path, min, max, byDefault, within }) => {
+  const noFractions = NO_NUMBERS.filter(
+    (value) => typeof value !== 'number' || !(value >= min && value <= max),
+  );
+
+  it.each(noFractions)('refuses %o, naming itself alone', (value) => {
+    expect(pathsOf(at(path, value))).toEqual([path]);
+  });
+
+  it('is its default only when it is left out or undefined', () => {
+    expect(settingOf(resolveConfig({}), path)).toBe(byDefault);
+    expect(settingOf(resolveConfig(at(path, undefined)), path)).toBe(byDefault);
+  });
+
+  it('takes its bounds and every fraction between them, as it is written', () => {
+    for (const value of [min, within, max - 0.001, max]) {
+      expect(settingOf(resolveConfig(at(path, value)), path)).toBe(value);
+    }
+  });
+
+  it('refuses what lies beyond its bounds, and says them', () => {
+    for (const value of [min - 0.001, max + 0.001]) {
+      expect(problemsOf(at(path, value))).toEqual([
+        { path, message: `expected a number from ${min} to ${max}, got ${value}.` },
+      ]);
+    }
+  });
+});
+
+describe('the breaker of an operation', () => {
+  const breaker = (settings: unknown) => at(`${OPERATION}.breaker`, settings);
+  const resolved = (settings: unknown) =>
+    resolveConfig(breaker(settings)).operations['text-to-music'].breaker;
+
+  it('has a cap of ten minutes by default, or of its cooldown where that is longer', () => {
+    expect(resolved({ cooldownMs: 600_000 }).maxCooldownMs).toBe(600_000);
+    expect(resolved({ cooldownMs: 600_001 }).maxCooldownMs).toBe(600_001);
+    expect(resolved({ cooldownMs: 86_400_000 }).maxCooldownMs).toBe(86_400_000);
+  });
+
+  it('takes a cap that is its cooldown, and none that is shorter', () => {
+    expect(resolved({ cooldownMs: 5_000, maxCooldownMs: 5_000 }).maxCooldownMs).toBe(5_000);
+    expect(problemsOf(breaker({ cooldownMs: 5_000, maxCooldownMs: 4_999 }))).toEqual([
+      {
+        path: `${OPERATION}.breaker.maxCooldownMs`,
+        message: 'expected a whole number from cooldownMs (5,000) to 86,400,000, got 4999.',
+      },
+    ]);
+  });
+
+  it('compares a cap with no cooldown that was refused', () => {
+    const path = `${OPERATION}.breaker.cooldownMs`;
+    expect(pathsOf(breaker({ cooldownMs: '30000', maxCooldownMs: 200 }))).toEqual([path]);
+    expect(pathsOf(breaker({ cooldownMs: 86_400_001 }))).toEqual([path]);
+  });
+
+  it.each(['true', 'yes', 1, 0, null, {}, []])('takes no %o for shadow', (shadow) => {
+    expect(pathsOf(breaker({ shadow }))).toEqual([`${OPERATION}.breaker.shadow`]);
+  });
+
+  it('has a shadow of its own', () => {
+    const { operations } = resolveConfig(breaker({ shadow: true }));
+    expect(operations['text-to-music'].breaker.shadow).toBe(true);
+    expect(operations['video-to-music'].breaker.shadow).toBe(false);
+  });
+
+  it('is nothing that the core would refuse, whatever was written', () => {
+    const written = [
+      {},
+      { failureThreshold: 1, cooldownMs: 100, cooldownGrowth: 10, maxCooldownMs: 100, jitter: 0.5 },
+      { failureThreshold: 1_000, cooldownMs: 86_400_000, jitter: 0.001, shadow: true },
+    ];
+    for (const settings of written) expect(invalidBreakerSetting(resolved(settings))).toBeUndefined();
+  });
+});
+
 describe('resolveConfig', () => {
   it('fills in everything that is left out', () => {
     const operation = {
-      breaker: { failureThreshold: 3, cooldownMs: 30_000 },
+      breaker: {
+        failureThreshold: 3,
+        cooldownMs: 30_000,
+        cooldownGrowth: 1,
+        maxCooldownMs: 600_000,
+        jitter: 0,
+        shadow: false,
+      },
       deadlines: { connectMs: 5_000, firstResponseMs: 60_000, submissionMs: 90_000 },
       leaseMs: 100_000,
       rearmQuarantineMs: 120_000,
@@ -128,7 +218,14 @@ describe('resolveConfig', () => {
       },
       operations: {
         'text-to-music': {
-          breaker: { failureThreshold: 5, cooldownMs: 1_000 },
+          breaker: {
+            failureThreshold: 5,
+            cooldownMs: 1_000,
+            cooldownGrowth: 1.5,
+            maxCooldownMs: 9_000,
+            jitter: 0.25,
+            shadow: true,
+          },
           deadlines: { connectMs: 50, firstResponseMs: 51, submissionMs: 52 },
           leaseMs: 2_053,
           rearmQuarantineMs: 0,
@@ -212,6 +309,8 @@ describe('resolveConfig', () => {
     ['operations.text-to-musik', 'text-to-music'],
     [`${OPERATION}.leaseMS`, 'leaseMs'],
     [`${OPERATION}.breaker.failureTreshold`, 'failureThreshold'],
+    [`${OPERATION}.breaker.cooldownGrow`, 'cooldownGrowth'],
+    [`${OPERATION}.breaker.maxCooldown`, 'maxCooldownMs'],
     [`${OPERATION}.deadlines.conectMs`, 'connectMs'],
     ['worker.concurency', 'concurrency'],
     ['poller.intervallMs', 'intervalMs'],
@@ -445,7 +544,9 @@ describe('secrets', () => {
 
   it('never come back from any number, nor as a key', () => {
     const long = `${CANARY} and more`;
-    for (const { path } of NUMERIC_SETTINGS) expect(refusalOf(at(path, long))?.message).not.toContain(CANARY);
+    for (const { path } of [...NUMERIC_SETTINGS, ...FRACTIONS]) {
+      expect(refusalOf(at(path, long))?.message).not.toContain(CANARY);
+    }
     const asKey = `https://user:${CANARY}@api.example`;
     for (const input of [{ [asKey]: 1 }, { accounts: { [asKey]: {} } }, { worker: { [asKey]: 1 } }]) {
       const refusal = refusalOf(input);

@@ -1,24 +1,37 @@
 import fc from 'fast-check';
 import type * as circuitBreaker from '../../src/core/circuit-breaker.ts';
-import type { CircuitBreaker, CircuitBreakerSettings } from '../../src/core/circuit-breaker.ts';
+import type {
+  BreakerOverride,
+  CircuitBreaker,
+  CircuitBreakerSettings,
+} from '../../src/core/circuit-breaker.ts';
 import type { Health } from '../../src/core/outcome.ts';
 
-/** What is under test, as a parameter: the rules below must also be seen to fail on a broken one. */
-export type BreakerCore = Pick<typeof circuitBreaker, 'decidePermit' | 'grantProbe' | 'applyOutcome'>;
+/** What is under test, as a parameter: the rules must also be seen to fail on a broken one. */
+export type BreakerCore = Pick<
+  typeof circuitBreaker,
+  'decidePermit' | 'grantProbe' | 'applyOutcome' | 'overrideAt'
+>;
 
 export type BreakerStep =
   | { readonly step: 'ask' }
   /** Somebody who read the row before comes for the probe now. */
   | { readonly step: 'come_for_probe' }
-  | { readonly step: 'settle'; readonly which: number; readonly health: Health }
-  | { readonly step: 'lose_probe' }
+  | { readonly step: 'settle'; readonly which: number; readonly health: Health; readonly random: number }
+  | { readonly step: 'lose_probe'; readonly random: number }
+  /** `forMs` null: until it is released. */
+  | { readonly step: 'override'; readonly override: BreakerOverride; readonly forMs: number | null }
+  | { readonly step: 'release' }
   | { readonly step: 'wait'; readonly ms: number }
-  | { readonly step: 'wait_for_retry_at'; readonly shortByMs: number };
+  | { readonly step: 'wait_for_retry_at'; readonly shortByMs: number }
+  | { readonly step: 'wait_for_expiry'; readonly shortByMs: number };
 
 interface Seen {
   readonly state: CircuitBreaker['state'];
   readonly generation: number;
   readonly failures: number | null;
+  readonly ramp: number | null;
+  readonly failedProbes: number | null;
   readonly retryAt: number | null;
 }
 
@@ -28,14 +41,23 @@ type BreakerEvent =
       readonly attempt: string;
       readonly generation: number;
       readonly probe: boolean;
+      /** So many may be in flight together; null: no ramp was named. */
+      readonly atMost: number | null;
     }
   | { readonly kind: 'refused' }
   | { readonly kind: 'settled'; readonly attempt: string; readonly health: Health | 'lost' };
+
+/** As it was laid over the breaker last; whether it is in force is for the reader to say. */
+export interface HeldOverride {
+  readonly override: BreakerOverride;
+  readonly expiresAt: number | null;
+}
 
 /** The model: a list of permits, refusals and outcomes, each with what the row showed before and after. */
 export interface BreakerEntry {
   readonly at: number;
   readonly event: BreakerEvent;
+  readonly held: HeldOverride | null;
   readonly before: Seen;
   readonly after: Seen;
 }
@@ -49,56 +71,94 @@ const HEALTHS: readonly Health[] = [
 
 const health = fc.oneof(
   { weight: 6, arbitrary: fc.constant<Health>('dependency_failure') },
-  { weight: 2, arbitrary: fc.constant<Health>('success') },
-  { weight: 1, arbitrary: fc.constantFrom(...HEALTHS) },
+  { weight: 3, arbitrary: fc.constant<Health>('success') },
+  { weight: 2, arbitrary: fc.constantFrom(...HEALTHS) },
 );
 
+const random = fc.constantFrom(0, 0.5, 0.999);
+const shortByMs = fc.constantFrom(0, 0, 1);
+
+function step<Name extends BreakerStep['step']>(name: Name) {
+  return fc.constant(name);
+}
+
 export const breakerSteps: fc.Arbitrary<readonly BreakerStep[]> = fc.array(
-  fc.oneof(
-    { weight: 6, arbitrary: fc.constant<BreakerStep>({ step: 'ask' }) },
-    { weight: 2, arbitrary: fc.constant<BreakerStep>({ step: 'come_for_probe' }) },
+  fc.oneof<fc.MaybeWeightedArbitrary<BreakerStep>[]>(
+    { weight: 12, arbitrary: fc.record({ step: step('ask') }) },
+    { weight: 4, arbitrary: fc.record({ step: step('come_for_probe') }) },
+    { weight: 16, arbitrary: fc.record({ step: step('settle'), which: fc.nat(20), health, random }) },
+    { weight: 2, arbitrary: fc.record({ step: step('lose_probe'), random }) },
     {
-      weight: 8,
-      arbitrary: fc.record({ step: fc.constant('settle' as const), which: fc.nat(20), health }),
-    },
-    { weight: 1, arbitrary: fc.constant<BreakerStep>({ step: 'lose_probe' }) },
-    { weight: 2, arbitrary: fc.record({ step: fc.constant('wait' as const), ms: fc.nat(900) }) },
-    {
-      weight: 3,
+      weight: 1,
       arbitrary: fc.record({
-        step: fc.constant('wait_for_retry_at' as const),
-        shortByMs: fc.constantFrom(0, 0, 1),
+        step: step('override'),
+        override: fc.constantFrom('forced_open', 'forced_closed'),
+        forMs: fc.constantFrom(null, 400, 2_000),
       }),
     },
+    { weight: 2, arbitrary: fc.record({ step: step('release') }) },
+    { weight: 4, arbitrary: fc.record({ step: step('wait'), ms: fc.nat(900) }) },
+    { weight: 8, arbitrary: fc.record({ step: step('wait_for_retry_at'), shortByMs }) },
+    { weight: 1, arbitrary: fc.record({ step: step('wait_for_expiry'), shortByMs }) },
   ),
   { minLength: 1, maxLength: 60, size: 'max' },
 );
 
-export const breakerSettings: fc.Arbitrary<CircuitBreakerSettings> = fc.record({
-  failureThreshold: fc.integer({ min: 1, max: 4 }),
-  cooldownMs: fc.integer({ min: 100, max: 1_000 }),
-});
+export const breakerSettings: fc.Arbitrary<CircuitBreakerSettings> = fc
+  .record({
+    failureThreshold: fc.integer({ min: 1, max: 4 }),
+    cooldownMs: fc.integer({ min: 100, max: 1_000 }),
+    cooldownGrowth: fc.constantFrom(1, 1.5, 2, 10),
+    cap: fc.constantFrom(1, 1.7, 4, 60),
+    jitter: fc.constantFrom(0, 0, 0.1, 0.5),
+    shadow: fc.constantFrom(false, false, true),
+  })
+  .map(({ cap, ...settings }) => ({
+    ...settings,
+    maxCooldownMs: Math.ceil(settings.cooldownMs * cap),
+  }));
+
+/** Acceptances since a close before the history; null: it was never open, or long ago. */
+export const breakerStart: fc.Arbitrary<number | null> = fc.constantFrom(null, null, 0, 497, 499);
+
+interface Outstanding {
+  readonly attempt: string;
+  readonly generation: number;
+  readonly probe: boolean;
+  readonly override: BreakerOverride | null;
+  lost: boolean;
+}
 
 /** Plays the steps on one row and writes down what happened. */
 export function recordBreakerHistory(
   core: BreakerCore,
   settings: CircuitBreakerSettings,
   steps: readonly BreakerStep[],
+  rampAcceptances: number | null,
 ): readonly BreakerEntry[] {
   const history: BreakerEntry[] = [];
-  const outstanding: { attempt: string; generation: number; probe: boolean; lost: boolean }[] = [];
-  let row: CircuitBreaker = { state: 'closed', generation: 1, consecutiveFailures: 0 };
+  const outstanding: Outstanding[] = [];
+  let row: CircuitBreaker = { state: 'closed', generation: 1, consecutiveFailures: 0, rampAcceptances };
+  let held: HeldOverride | null = null;
   let at = 1_000_000;
   let attempts = 0;
 
   function record(event: BreakerEvent, before: Seen): void {
-    history.push({ at, event, before, after: look(row) });
+    history.push({ at, event, held, before, after: look(row) });
   }
-  function admit(before: Seen, probe: boolean): void {
+  function inForce(): BreakerOverride | null {
+    const { override = null, expiresAt = null } = held ?? {};
+    return core.overrideAt(
+      { override, expiresAt: expiresAt === null ? null : new Date(expiresAt) },
+      new Date(at),
+    );
+  }
+  function admit(before: Seen, probe: boolean, atMost: number | null): void {
     const attempt = `attempt-${attempts}`;
     attempts += 1;
-    outstanding.push({ attempt, generation: row.generation, probe, lost: false });
-    record({ kind: 'permit', attempt, generation: row.generation, probe }, before);
+    const { generation } = row;
+    outstanding.push({ attempt, generation, probe, override: inForce(), lost: false });
+    record({ kind: 'permit', attempt, generation, probe, atMost }, before);
   }
   function comeForProbe(before: Seen): void {
     const next = core.grantProbe(row, `attempt-${attempts}`, new Date(at));
@@ -107,34 +167,35 @@ export function recordBreakerHistory(
       return;
     }
     row = next;
-    admit(before, true);
+    admit(before, true, null);
   }
-  function settle(attempt: string, generation: number, outcome: Health | 'lost', before: Seen): void {
-    row = core.applyOutcome(
-      row,
-      { attemptId: attempt, generation, health: outcome },
-      settings,
-      new Date(at),
-    ).next;
-    record({ kind: 'settled', attempt, health: outcome }, before);
+  function ask(before: Seen): void {
+    const answer = core.decidePermit(row, new Date(at), { override: inForce(), shadow: settings.shadow });
+    if (answer.permit === 'refuse') record({ kind: 'refused' }, before);
+    else if (answer.permit === 'allow') admit(before, false, answer.atMost ?? null);
+    else comeForProbe(before);
+  }
+  function settle(one: Outstanding, outcome: Health | 'lost', drawn: number, before: Seen): void {
+    const { attempt: attemptId, generation } = one;
+    const underOverride = one.override !== null || inForce() !== null;
+    const applied = { attemptId, generation, health: outcome, underOverride };
+    row = core.applyOutcome(row, applied, settings, new Date(at), drawn).next;
+    record({ kind: 'settled', attempt: attemptId, health: outcome }, before);
   }
 
   for (const step of steps) {
     const before = look(row);
     switch (step.step) {
-      case 'ask': {
-        const { permit } = core.decidePermit(row, new Date(at));
-        if (permit === 'allow') admit(before, false);
-        else if (permit === 'probe') comeForProbe(before);
-        else record({ kind: 'refused' }, before);
+      case 'ask':
+        ask(before);
         break;
-      }
       case 'come_for_probe':
-        if (row.state !== 'closed') comeForProbe(before);
+        // Under an override and in shadow nobody comes for the probe without having asked.
+        if (row.state !== 'closed' && held === null && !settings.shadow) comeForProbe(before);
         break;
       case 'settle': {
         const [one] = outstanding.splice(step.which % Math.max(1, outstanding.length), 1);
-        if (one !== undefined) settle(one.attempt, one.generation, step.health, before);
+        if (one !== undefined) settle(one, step.health, step.random, before);
         break;
       }
       case 'lose_probe': {
@@ -142,19 +203,32 @@ export function recordBreakerHistory(
         const probe = outstanding.find((one) => one.probe && !one.lost);
         if (probe !== undefined) {
           probe.lost = true;
-          settle(probe.attempt, probe.generation, 'lost', before);
+          settle(probe, 'lost', step.random, before);
         }
         break;
       }
+      case 'override':
+        held = { override: step.override, expiresAt: step.forMs === null ? null : at + step.forMs };
+        break;
+      case 'release':
+        held = null;
+        break;
       case 'wait':
         at += step.ms;
         break;
       case 'wait_for_retry_at':
         at = Math.max(at, (before.retryAt ?? at) - step.shortByMs);
         break;
+      case 'wait_for_expiry':
+        at = Math.max(at, (heldUntil(held) ?? at) - step.shortByMs);
+        break;
     }
   }
   return history;
+}
+
+function heldUntil(held: HeldOverride | null): number | null {
+  return held?.expiresAt ?? null;
 }
 
 function look(row: CircuitBreaker): Seen {
@@ -162,106 +236,8 @@ function look(row: CircuitBreaker): Seen {
     state: row.state,
     generation: row.generation,
     failures: row.state === 'closed' ? row.consecutiveFailures : null,
+    ramp: row.state === 'closed' ? row.rampAcceptances : null,
+    failedProbes: row.state === 'closed' ? null : row.failedProbes,
     retryAt: row.state === 'open' ? row.retryAt.getTime() : null,
   };
-}
-
-type Rule = (history: readonly BreakerEntry[], settings: CircuitBreakerSettings) => boolean;
-
-/** Each rule reads the list alone; none knows how the core decides. */
-export const BREAKER_RULES = {
-  'never has two live probes': (history) =>
-    history.every((_, index) => liveProbes(history, index).length <= 1),
-
-  'grants a probe only to an open breaker at or after its boundary': (history) =>
-    history.every(({ event, before, at }) => {
-      if (event.kind !== 'permit' || !event.probe) return true;
-      return before.state === 'open' && before.retryAt !== null && at >= before.retryAt;
-    }),
-
-  'answers who asks by state and boundary alone': (history) =>
-    history.every(({ event, before, at }) => {
-      if (event.kind === 'settled') return true;
-      const due = before.state === 'closed' || (before.retryAt !== null && at >= before.retryAt);
-      return due === (event.kind === 'permit');
-    }),
-
-  'fixes retry_at at the opening for the whole episode': (history, { cooldownMs }) => {
-    let boundary: number | null = null;
-    return history.every(({ at, before, after }) => {
-      if (after.state !== 'open') return true;
-      if (before.state !== 'open') boundary = at + cooldownMs;
-      return before.state === 'open' && before.retryAt !== boundary ? false : after.retryAt === boundary;
-    });
-  },
-
-  'ignores outcomes that were admitted under an older generation': (history) =>
-    history.every(({ event, before, after }) => {
-      if (event.kind !== 'settled' || admittedIn(history, event.attempt) >= before.generation) return true;
-      return JSON.stringify(before) === JSON.stringify(after);
-    }),
-
-  'opens exactly at the threshold-th failure in a row of one generation': (history, { failureThreshold }) =>
-    history.every(({ before, after }, index) => {
-      if (before.state !== 'closed') return true;
-      const opened = after.state === 'open';
-      return opened === (streakAt(history, index, before.generation) === failureThreshold);
-    }),
-
-  'raises the generation by one at each transition and at nothing else': (history) =>
-    history.every(
-      ({ before, after }) => after.generation - before.generation === (before.state === after.state ? 0 : 1),
-    ),
-
-  "closes on the live probe's own success and on nothing else": (history) =>
-    history.every(({ event, before, after }, index) => {
-      const closed = before.state !== 'closed' && after.state === 'closed';
-      const probes = liveProbes(history, index - 1);
-      const own = event.kind === 'settled' && event.health === 'success' && probes.includes(event.attempt);
-      return closed === own;
-    }),
-
-  'opens again when the live probe ends in any other way': (history) =>
-    history.every(({ event, after }, index) => {
-      if (event.kind !== 'settled' || event.health === 'success') return true;
-      return !liveProbes(history, index - 1).includes(event.attempt) || after.state === 'open';
-    }),
-} as const satisfies Record<string, Rule>;
-
-export type BreakerRule = keyof typeof BREAKER_RULES;
-
-export function breakerProperty(core: BreakerCore, rule: BreakerRule) {
-  return fc.property(breakerSettings, breakerSteps, (settings, steps) => {
-    const holds: Rule = BREAKER_RULES[rule];
-    return holds(recordBreakerHistory(core, settings, steps), settings);
-  });
-}
-
-function liveProbes(history: readonly BreakerEntry[], upTo: number): readonly string[] {
-  const live = new Set<string>();
-  for (const { event } of history.slice(0, upTo + 1)) {
-    if (event.kind === 'permit' && event.probe) live.add(event.attempt);
-    if (event.kind === 'settled') live.delete(event.attempt);
-  }
-  return [...live];
-}
-
-function admittedIn(history: readonly BreakerEntry[], attempt: string): number {
-  for (const { event } of history) {
-    if (event.kind === 'permit' && event.attempt === attempt) return event.generation;
-  }
-  throw new Error(`no permit for ${attempt}`);
-}
-
-/** Failures since the last success among this generation's outcomes, or 0 where the entry is no such failure. */
-function streakAt(history: readonly BreakerEntry[], index: number, generation: number): number {
-  const outcomes = history.slice(0, index + 1).flatMap(({ event }) => {
-    if (event.kind !== 'settled' || admittedIn(history, event.attempt) !== generation) return [];
-    return [event.health];
-  });
-  const { event } = history[index] as BreakerEntry;
-  if (event.kind !== 'settled' || event.health !== 'dependency_failure') return 0;
-  if (admittedIn(history, event.attempt) !== generation) return 0;
-  return outcomes.slice(outcomes.lastIndexOf('success') + 1).filter((one) => one === 'dependency_failure')
-    .length;
 }

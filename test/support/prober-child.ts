@@ -1,6 +1,6 @@
 import { createInterface } from 'node:readline';
-import { admit } from '../../src/lifecycle/admit.ts';
 import { dispatch } from '../../src/lifecycle/dispatch.ts';
+import { admitProbe } from '../../src/lifecycle/probe.ts';
 import { settle } from '../../src/lifecycle/settle.ts';
 import { submit } from '../../src/lifecycle/submit.ts';
 import type { Lane } from '../../src/postgres/lanes.ts';
@@ -35,13 +35,13 @@ async function comeForProbe(prober: number, seen: Lane): Promise<number> {
     await dispatch(
       ctx,
       null,
-      () => 1 - performed.length,
+      { freeSlots: () => 1 - performed.length, reaches: () => true },
       (lane, batch) => void performed.push(perform(lane, batch)),
     );
     await Promise.all(performed);
   } else {
-    const batch = await admit(ctx, seen, 1);
-    if ('attempts' in batch) await perform(seen, batch);
+    const probe = await admitProbe(ctx, seen.provider, seen.operation);
+    if (probe !== undefined) await perform(probe.lane, probe.batch);
   }
   return admitted;
 }

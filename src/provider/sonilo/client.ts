@@ -3,6 +3,7 @@ import { OnetakeError, suggestion } from '../../core/errors.ts';
 import { outcomeOfTransportFailure } from '../../core/outcome.ts';
 import type { Provider, SubmissionOutcome } from '../../core/provider.ts';
 import { parseBaseUrl } from './base-url.ts';
+import { isReachableOnce } from './reachable.ts';
 import { readTaskOnce } from './read-task.ts';
 import { submitOnce } from './submit.ts';
 
@@ -37,6 +38,7 @@ export function createSoniloProvider(options: SoniloProviderOptions): Provider {
     name: 'sonilo',
     submit: (submission) => (closing === undefined ? submitOnce(base, submission) : Promise.resolve(CLOSED)),
     readTask: (read) => readTaskOnce(base, reads, read),
+    isReachable: (timeoutMs) => isReachableOnce(base, reads, timeoutMs),
     close() {
       closing ??= reads.close();
       return closing;

@@ -2,20 +2,20 @@ import { expect, test } from 'vitest';
 import {
   applyOutcome,
   type CircuitBreaker,
-  type CircuitBreakerSettings,
   decidePermit,
   grantProbe,
   invalidBreakerSetting,
   newCircuitBreaker,
 } from '../../../src/core/circuit-breaker.ts';
 import { classifyGenerationOutcome } from '../../../src/core/outcome.ts';
+import { SETTINGS } from './fixtures.ts';
 
 // The twelve tests of the article that this project began with, by their names.
 
 type Observed = Parameters<typeof classifyGenerationOutcome>[0];
 
 /** One breaker in memory, fed by the classifier, with a clock that stands until it is moved. */
-function setup(settings: CircuitBreakerSettings = { failureThreshold: 3, cooldownMs: 30_000 }) {
+function setup(settings = SETTINGS) {
   let breaker: CircuitBreaker = newCircuitBreaker();
   let nowMs = 1_000_000;
   let attempts = 0;
@@ -92,7 +92,7 @@ test('Close and reset after a successful probe.', () => {
   const service = probing();
   service.settle({ status: 202 });
   expect(service.state()).toMatchObject({ state: 'closed', consecutiveFailures: 0 });
-  expect(service.ask()).toEqual({ permit: 'allow' });
+  expect(service.ask()).toMatchObject({ permit: 'allow' });
 });
 
 test('Reopen after a failed probe.', () => {
@@ -148,8 +148,8 @@ test('Mark transport failure as both breaker evidence and an ambiguous submissio
 
 test('Reject an invalid threshold or cooldown before serving traffic.', () => {
   for (const invalid of [0, -1, 1.5, Number.NaN]) {
-    expect(invalidBreakerSetting({ failureThreshold: invalid, cooldownMs: 30_000 })).toBe('failureThreshold');
-    expect(invalidBreakerSetting({ failureThreshold: 3, cooldownMs: invalid })).toBe('cooldownMs');
+    expect(invalidBreakerSetting({ ...SETTINGS, failureThreshold: invalid })).toBe('failureThreshold');
+    expect(invalidBreakerSetting({ ...SETTINGS, cooldownMs: invalid })).toBe('cooldownMs');
   }
-  expect(invalidBreakerSetting({ failureThreshold: 3, cooldownMs: 30_000 })).toBeUndefined();
+  expect(invalidBreakerSetting(SETTINGS)).toBeUndefined();
 });

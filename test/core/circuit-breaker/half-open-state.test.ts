@@ -5,10 +5,15 @@ import {
   decidePermit,
   grantProbe,
 } from '../../../src/core/circuit-breaker.ts';
+import { SETTINGS } from './fixtures.ts';
 
 const NOW = new Date('2026-08-18T12:01:00.000Z');
-const HALF_OPEN: CircuitBreaker = { state: 'half_open', generation: 9, probeAttemptId: 'probe' };
-const SETTINGS = { failureThreshold: 3, cooldownMs: 30_000 };
+const HALF_OPEN: CircuitBreaker = {
+  state: 'half_open',
+  generation: 9,
+  probeAttemptId: 'probe',
+  failedProbes: 2,
+};
 type Health = Parameters<typeof applyOutcome>[1]['health'];
 
 function settle(health: Health, attemptId = 'probe', generation = 9) {
@@ -21,24 +26,30 @@ test.each([0, 1, 86_400_000])('refuses everybody while its probe lives, however 
   expect(grantProbe(HALF_OPEN, 'second', now)).toBeUndefined();
 });
 
-test("closes and resets on the probe's own success", () => {
+test("closes and resets on the probe's own success, and begins the ramp", () => {
   expect(settle('success')).toEqual({
-    next: { state: 'closed', generation: 10, consecutiveFailures: 0 },
+    next: { state: 'closed', generation: 10, consecutiveFailures: 0, rampAcceptances: 0 },
     effect: 'closed',
     cause: 'probe_succeeded',
   });
 });
 
-test.each<[Health, string]>([
-  ['dependency_failure', 'probe_failed'],
-  ['capacity_signal', 'probe_neutral'],
-  ['request_or_account_failure', 'probe_neutral'],
-  ['unknown_failure', 'probe_neutral'],
-  ['none', 'probe_neutral'],
-  ['lost', 'probe_lost'],
-])('opens for one more cooldown when the probe ends in %s', (health, cause) => {
+test.each<[Health, string, number]>([
+  ['dependency_failure', 'probe_failed', 3],
+  ['capacity_signal', 'probe_neutral', 2],
+  ['request_or_account_failure', 'probe_neutral', 2],
+  ['unknown_failure', 'probe_neutral', 2],
+  ['none', 'probe_neutral', 2],
+  ['lost', 'probe_lost', 3],
+])('opens for one more cooldown when the probe ends in %s', (health, cause, failedProbes) => {
   expect(settle(health)).toEqual({
-    next: { state: 'open', generation: 10, openedAt: NOW, retryAt: new Date('2026-08-18T12:01:30.000Z') },
+    next: {
+      state: 'open',
+      generation: 10,
+      openedAt: NOW,
+      retryAt: new Date('2026-08-18T12:01:30.000Z'),
+      failedProbes,
+    },
     effect: 'reopened',
     cause,
   });

@@ -5,11 +5,17 @@ import {
   decidePermit,
   grantProbe,
 } from '../../../src/core/circuit-breaker.ts';
+import { SETTINGS } from './fixtures.ts';
 
 const OPENED_AT = new Date('2026-08-18T12:00:00.000Z');
 const RETRY_AT = new Date('2026-08-18T12:00:30.000Z');
-const OPEN: CircuitBreaker = { state: 'open', generation: 8, openedAt: OPENED_AT, retryAt: RETRY_AT };
-const SETTINGS = { failureThreshold: 3, cooldownMs: 30_000 };
+const OPEN: CircuitBreaker = {
+  state: 'open',
+  generation: 8,
+  openedAt: OPENED_AT,
+  retryAt: RETRY_AT,
+  failedProbes: 2,
+};
 
 function sinceRetryAt(ms: number): Date {
   return new Date(RETRY_AT.getTime() + ms);
@@ -27,11 +33,12 @@ test.each([RETRY_AT, sinceRetryAt(1), sinceRetryAt(86_400_000)])(
   },
 );
 
-test('marks the probe by its attempt, in a new generation', () => {
+test('marks the probe by its attempt, in a new generation, and remembers those that failed', () => {
   expect(grantProbe(OPEN, 'attempt-1', RETRY_AT)).toEqual({
     state: 'half_open',
     generation: 9,
     probeAttemptId: 'attempt-1',
+    failedProbes: 2,
   });
 });
 

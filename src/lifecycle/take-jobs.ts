@@ -1,0 +1,71 @@
+import type { Sql } from '../postgres/database.ts';
+import {
+  type AdmissibleRequest,
+  listStillQueued,
+  lockForAdmission,
+} from '../postgres/generation-requests.ts';
+import type { Lane } from '../postgres/lanes.ts';
+import type { JobQueue, WaitingJob } from '../queue/boss.ts';
+
+/** A request that somebody else has locked is looked at again after this. */
+const LOCKED_DELAY_MS = 1_000;
+
+type LaneName = Pick<Lane, 'account' | 'operation'>;
+
+/**
+ * Fetches at most `limit` jobs of the lane, completes them, sends again those whose time has not come, and
+ * says which requests are locked and may be admitted. All in the caller's transaction: a job lives until
+ * its permit.
+ */
+export async function takeJobs(
+  queue: JobQueue,
+  tx: Sql,
+  lane: LaneName,
+  limit: number,
+  now: Date,
+): Promise<string[]> {
+  const jobs = await queue.fetch(tx, lane.account, lane.operation, limit);
+  if (jobs.length === 0) return [];
+  const ids = jobs.map((job: WaitingJob) => job.data.requestId);
+  const locked = new Map((await lockForAdmission(tx, ids)).map((request) => [request.id, request]));
+  const eligible: string[] = [];
+  const later: { id: string; at: Date }[] = [];
+  for (const id of ids) {
+    const request = locked.get(id);
+    if (request?.state !== 'queued') continue;
+    if (request.notBefore > now) later.push({ id, at: request.notBefore });
+    // One past its deadline loses its job here and is expired by rescue.
+    else if (!isPastDeadline(request, now)) eligible.push(id);
+  }
+  const unseen = ids.filter((id) => !locked.has(id));
+  if (unseen.length > 0) {
+    const at = new Date(now.getTime() + LOCKED_DELAY_MS);
+    for (const id of await listStillQueued(tx, unseen)) later.push({ id, at });
+  }
+  await queue.complete(tx, lane.account, lane.operation, jobs);
+  for (const { id, at } of later) {
+    await queue.send(tx, { id, account: lane.account, operation: lane.operation }, at);
+  }
+  return eligible;
+}
+
+/**
+ * Takes the one request that was chosen as the probe, and its job without fetching any other. Empty when
+ * somebody has it locked or its time is over; then nothing was touched.
+ */
+export async function takeProbe(
+  queue: JobQueue,
+  tx: Sql,
+  lane: LaneName,
+  requestId: string,
+  now: Date,
+): Promise<string[]> {
+  const [request] = await lockForAdmission(tx, [requestId]);
+  if (request?.state !== 'queued' || request.notBefore > now || isPastDeadline(request, now)) return [];
+  await queue.completeWaiting(tx, lane.account, lane.operation, requestId);
+  return [requestId];
+}
+
+function isPastDeadline(request: AdmissibleRequest, now: Date): boolean {
+  return request.submitBefore !== null && request.submitBefore <= now;
+}

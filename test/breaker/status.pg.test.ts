@@ -1,0 +1,88 @@
+import { describe, expect, it } from 'vitest';
+import { rescue } from '../../src/lifecycle/rescue.ts';
+import { answered, type BreakerWorld, openBreakerWorld } from '../support/breaker-world.ts';
+import { MUSIC } from '../support/world.ts';
+
+const fails = () => answered(502);
+const force = (world: BreakerWorld, mode: 'forced_open' | 'forced_closed' | 'released') =>
+  world.client.overrideBreaker({ name: MUSIC, mode, actor: 'op', reason: 'test' });
+
+describe('the sentence that says why', () => {
+  const cases: readonly [string, (world: BreakerWorld) => Promise<unknown>, string, RegExp][] = [
+    ['closed', async () => undefined, 'closed', /^closed: submissions flow$/],
+    ['counting', (world) => world.each(fails()), 'closed', /^closed: 1 of 3 dependency failures in a row$/],
+    [
+      'open',
+      (world) => world.opened(),
+      'open',
+      /^open since \S+: 3 dependency failures in a row \(last answer 502\), next probe at \S+$/,
+    ],
+    [
+      'open after a failed probe',
+      async (world) => {
+        await world.opened(1);
+        await world.settle(await world.probe(), answered(504));
+      },
+      'open',
+      /^open since \S+: the probe failed \(last answer 504\), next probe at \S+$/,
+    ],
+    [
+      'open after a neutral probe',
+      async (world) => {
+        await world.opened(1);
+        await world.settle(await world.probe(), answered(429));
+      },
+      'open',
+      /^open since \S+: the probe told nothing \(last answer 429\), next probe at \S+$/,
+    ],
+    [
+      'open after a lost probe',
+      async (world) => {
+        await world.opened(1);
+        await world.probe();
+        await world.passTime(14_001);
+        await rescue(world.ctx);
+      },
+      'open',
+      /^open since \S+: the probe's worker was lost, next probe at \S+$/,
+    ],
+    [
+      'ramping up',
+      (world) => world.closedAgain(),
+      'closed',
+      /^closed: ramping up, at most 2 submissions in flight$/,
+    ],
+    [
+      'forced open over an open one',
+      async (world) => {
+        await world.opened();
+        await force(world, 'forced_open');
+      },
+      'forced_open',
+      /^forced open by op: test; underneath it is open$/,
+    ],
+    [
+      'forced closed over a half-open one',
+      async (world) => {
+        await world.opened(1);
+        await world.probe();
+        await force(world, 'forced_closed');
+      },
+      'forced_closed',
+      /^forced closed by op: test; underneath it is half open$/,
+    ],
+  ];
+  it.each(cases)(
+    'is right for one that is %s, in the library as in SQL',
+    async (_what, arrange, effective, why) => {
+      const world = await openBreakerWorld();
+      await arrange(world);
+      const row = await world.status();
+      expect(row).toMatchObject({ effective_state: effective });
+      expect(row['why']).toMatch(why);
+      const [shown] = (await world.client.breakerStatus()).filter(({ name }) => name === MUSIC);
+      expect(shown).toMatchObject({ effectiveState: effective, why: row['why'], state: row['state'] });
+      if (shown?.retryInMs !== null) expect(shown?.retryInMs).toBeGreaterThanOrEqual(0);
+    },
+  );
+});
