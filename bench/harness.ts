@@ -1,48 +1,78 @@
 import { randomUUID } from 'node:crypto';
+import { loadavg } from 'node:os';
 import type { SubmissionOutcome } from '../src/core/provider.ts';
 import { startEmbeddedPostgres } from '../src/embedded/start-embedded-postgres.ts';
 import type { SubmissionContext } from '../src/lifecycle/context.ts';
 import { Database } from '../src/postgres/database.ts';
 import { type Lane, readLanes } from '../src/postgres/lanes.ts';
 import { JobQueue } from '../src/queue/boss.ts';
+import type { OnetakeConfig } from '../src/runtime/define-config.ts';
 import { migrate } from '../src/runtime/migrate.ts';
 import { resolveConfig } from '../src/runtime/options.ts';
 import { systemClock } from '../src/runtime/system-clock.ts';
 
 export const OPERATION = 'text-to-music';
-export const ACCOUNT = 'default';
+export const BREAKER = `sonilo/${OPERATION}`;
 
-const CONFIG = resolveConfig({
-  accounts: {
-    default: {
-      provider: 'sonilo',
-      apiKeyEnv: 'SONILO_API_KEY',
-      requestsPerMinute: 1_000_000,
-      maxConcurrentGenerations: 100_000,
-    },
-  },
-});
+export interface BenchOptions {
+  /** Lanes, one account each. */
+  readonly accounts: number;
+  readonly connections: number;
+  /** Its accounts are ours to add. */
+  readonly config?: OnetakeConfig;
+}
 
 export interface Bench {
   readonly ctx: SubmissionContext;
-  readonly lane: () => Promise<Lane>;
-  readonly fill: (count: number) => Promise<void>;
+  readonly connectionString: string;
+  readonly config: OnetakeConfig;
+  readonly accounts: readonly string[];
+  /** Each lane with queued work, as dispatch sees it. */
+  readonly lanes: () => Promise<Lane[]>;
+  /** So many more queued requests, each with its job, in every lane. */
+  readonly fill: (each: number) => Promise<void>;
+  /** Takes all requests, attempts and jobs away, and the dead rows of everything else. */
+  readonly empty: () => Promise<void>;
+  readonly query: <Row>(text: string, values?: unknown[]) => Promise<Row[]>;
   readonly stop: () => Promise<void>;
 }
 
-/** A durable embedded server (fsync on), a migrated schema, a context without a provider. */
-export async function startBench(connections: number): Promise<Bench> {
+/** A durable embedded server (fsync on), a migrated schema, and what a worker is made of but for its provider. */
+export async function startBench(options: BenchOptions): Promise<Bench> {
+  const accounts = Array.from({ length: options.accounts }, (_, n) => `account-${n + 1}`);
+  const config: OnetakeConfig = {
+    ...options.config,
+    accounts: Object.fromEntries(
+      accounts.map((name) => [
+        name,
+        {
+          provider: 'sonilo',
+          apiKeyEnv: 'SONILO_API_KEY',
+          requestsPerMinute: 1_000_000,
+          maxConcurrentGenerations: 100_000,
+        },
+      ]),
+    ),
+  };
+  const resolved = resolveConfig(config);
   const postgres = await startEmbeddedPostgres({ mode: 'ephemeral', durable: true });
   const { connectionString } = postgres;
-  await migrate({ connectionString, config: CONFIG });
-  const database = Database.connect(connectionString, { max: connections, applicationName: 'onetake bench' });
+  await migrate({ connectionString, config });
+  const database = Database.connect(connectionString, {
+    max: options.connections,
+    applicationName: 'onetake bench',
+  });
   const queue = new JobQueue({ executor: database, role: 'client', onError: () => {} });
   await queue.start();
+  const query = async <Row>(text: string, values: unknown[] = []): Promise<Row[]> =>
+    (await database.executeSql(text, values)).rows as Row[];
   const ctx: SubmissionContext = {
     database,
     queue,
-    emit: () => {},
-    settingsOf: () => CONFIG.operations[OPERATION],
+    emit: (name, event) => {
+      if (name === 'process:trouble' || name === 'submission:unsettled') console.error(name, event);
+    },
+    settingsOf: () => resolved.operations[OPERATION],
     clock: systemClock,
     worker: 'bench',
     providerNamed: () => undefined,
@@ -51,22 +81,32 @@ export async function startBench(connections: number): Promise<Bench> {
   };
   return {
     ctx,
-    lane: async () => {
-      const [lane] = await readLanes(database, null, 1);
-      if (lane === undefined) throw new Error('the lane is empty');
-      return lane;
-    },
-    fill: async (count) => {
-      await database.executeSql(
+    connectionString,
+    config,
+    accounts,
+    query,
+    lanes: () => readLanes(database, null, options.accounts),
+    fill: async (each) => {
+      await query(
         `with made as (
   insert into onetake.generation_requests (account, operation, request_key, fields, payload_digest)
-  select $1, $2, gen_random_uuid()::text, '{}', repeat('0', 64) from generate_series(1, $3)
-  returning id
+  select account, $2, gen_random_uuid()::text, '{"prompt": "a song"}', repeat('0', 64)
+  from unnest($1::text[]) account, generate_series(1, $3::int)
+  returning id, account
 )
 insert into onetake_queue.job (name, data, singleton_key, policy)
-select 'submit/' || $1 || '/' || $2, jsonb_build_object('requestId', id), id::text, 'exclusive' from made`,
-        [ACCOUNT, OPERATION, count],
+select 'submit/' || account || '/' || $2, jsonb_build_object('requestId', id), id::text, 'exclusive' from made`,
+        [accounts, OPERATION, each],
       );
+    },
+    empty: async () => {
+      // The guards refuse: these are records of money. Under this role no trigger runs.
+      await query(`begin;
+set local session_replication_role = replica;
+truncate onetake.generation_requests, onetake.submission_attempts cascade;
+truncate onetake_queue.job;
+commit`);
+      for (const table of ['circuit_breakers', 'accounts']) await query(`vacuum onetake.${table}`);
     },
     stop: async () => {
       await queue.stop();
@@ -108,6 +148,24 @@ function outcome(
   return { ...judged, retryAfterMs: null, evidence };
 }
 
-export function percentile(sorted: readonly number[], share: number): number {
-  return sorted[Math.min(sorted.length - 1, Math.floor(sorted.length * share))] ?? Number.NaN;
+/** The value that `share` of them don't exceed. */
+export function percentile(values: readonly number[], share: number): number {
+  const sorted = values.toSorted((a, b) => a - b);
+  return sorted[Math.max(0, Math.ceil(sorted.length * share) - 1)] ?? Number.NaN;
+}
+
+export const median = (values: readonly number[]): number => percentile(values, 0.5);
+
+/** Say it beside every figure: on a busy machine none of them means much. */
+export function load(): string {
+  return `load average ${(loadavg()[0] ?? 0).toFixed(1)}`;
+}
+
+/** A positive whole number from the command line. */
+export function argument(position: number, standard: number): number {
+  const text = process.argv[2 + position];
+  if (text === undefined) return standard;
+  const value = Number(text);
+  if (!Number.isInteger(value) || value < 1) throw new Error(`${text} is not a positive whole number`);
+  return value;
 }

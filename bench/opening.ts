@@ -1,51 +1,126 @@
-// How long it takes for the breaker to open, from the call of the settle that reaches the threshold, while 32
-// slots admit and settle without pause. `node bench/opening.ts [rounds]`.
-import { admit } from '../src/lifecycle/admit.ts';
+// How long the breaker takes to open while 32 slots admit and settle without a pause, from the call of the settle
+// that reaches the threshold to its return, after the commit; and what was still let in meanwhile. Beside it the
+// same settle with nobody about. `node bench/opening.ts [rounds]`.
+//
+// Two cases: all slots in one lane, and each slot in a lane of its own, where they meet at the breaker alone.
+import { type AdmitResult, admit } from '../src/lifecycle/admit.ts';
+import type { SubmissionContext } from '../src/lifecycle/context.ts';
 import { settle } from '../src/lifecycle/settle.ts';
-import { accepted, failed, percentile, startBench } from './harness.ts';
+import { isRetryable } from '../src/postgres/errors.ts';
+import type { Lane } from '../src/postgres/lanes.ts';
+import { accepted, argument, type Bench, BREAKER, failed, load, percentile, startBench } from './harness.ts';
 
-const rounds = Number(process.argv[2] ?? 20);
+const rounds = argument(0, 30);
 const SLOTS = 32;
 const THRESHOLD = 3;
+/** Settled by the slots before the failures begin, so that they are all under way. */
+const WARM_UP = SLOTS * 4;
 
-const bench = await startBench(SLOTS + 8);
-const { ctx } = bench;
-const latencies: number[] = [];
-try {
-  await bench.fill(200);
-  for (let round = 0; round < rounds; round++) {
-    await ctx.database.executeSql(
-      `update onetake.circuit_breakers set state = 'closed', generation = generation + 1, opened_at = null,
-  retry_at = null, probe_attempt_id = null, probe_request_id = null, failed_probes = 0, consecutive_failures = 0`,
-    );
-    await bench.fill(2_000);
-    const lane = await bench.lane();
-    const doomed = await admit(ctx, lane, { wanted: THRESHOLD });
-    if (!('attempts' in doomed)) throw new Error('nothing was admitted');
-    let hammering = true;
-    const hammer = async (): Promise<void> => {
-      while (hammering) {
-        const batch = await admit(ctx, lane, { wanted: 1 });
-        if (!('attempts' in batch)) return;
-        for (const attempt of batch.attempts) await settle(ctx, attempt, { ...accepted(), health: 'none' });
-      }
-    };
-    const slots = Array.from({ length: SLOTS }, hammer);
-    const start = performance.now();
-    await Promise.all(doomed.attempts.map((attempt) => settle(ctx, attempt, failed())));
-    latencies.push(performance.now() - start);
-    hammering = false;
-    await Promise.all(slots);
-    const { rows } = await ctx.database.executeSql(
-      `select state from onetake.circuit_breakers where name = 'sonilo/text-to-music'`,
-    );
-    if ((rows[0] as { state: string }).state !== 'open') throw new Error('the breaker is not open');
-  }
-  latencies.sort((a, b) => a - b);
-  const [p50, p95] = [percentile(latencies, 0.5), percentile(latencies, 0.95)];
-  console.log(
-    `opened in p50 ${p50.toFixed(1)} ms, p95 ${p95.toFixed(1)} ms, ${rounds} rounds, ${SLOTS} slots`,
-  );
-} finally {
-  await bench.stop();
+interface Round {
+  readonly openedMs: number;
+  /** Admitted by the slots after the settle was called: the price of the latency. */
+  readonly letIn: number;
+  /** Admissions that waited for a lock in vain, warm-up included. */
+  readonly gaveUp: number;
 }
+
+async function open(bench: Bench, hammered: boolean): Promise<Round> {
+  const { ctx, query } = bench;
+  await query(
+    `update onetake.circuit_breakers set state = 'closed', generation = generation + 1, opened_at = null,
+  retry_at = null, probe_attempt_id = null, probe_request_id = null, failed_probes = 0, consecutive_failures = 0,
+  ramp_acceptances = null`,
+  );
+  await bench.empty();
+  await bench.fill(Math.ceil(4_000 / bench.accounts.length));
+  await query('vacuum analyze onetake_queue.job');
+  const lanes = await bench.lanes();
+  const [first] = lanes;
+  if (first === undefined) throw new Error('nothing is queued');
+  const doomed = await admit(ctx, first, { wanted: THRESHOLD });
+  if (!('attempts' in doomed)) throw new Error('nothing was admitted');
+  const last = doomed.attempts.at(-1);
+  if (last === undefined || doomed.attempts.length !== THRESHOLD) throw new Error('too few were admitted');
+
+  let hammering = hammered;
+  let settled = 0;
+  let admitted = 0;
+  let gaveUp = 0;
+  let warm = (): void => {};
+  const warmedUp = new Promise<void>((resolve) => {
+    warm = resolve;
+  });
+  const hammer = async (slot: number): Promise<void> => {
+    const lane = lanes[slot % lanes.length] ?? first;
+    while (hammering) {
+      const batch = await admitOrGiveUp(ctx, lane);
+      if (batch === undefined) {
+        gaveUp++;
+        continue;
+      }
+      if (!('attempts' in batch)) return;
+      admitted += batch.attempts.length;
+      // Neutral, so that it counts for nothing and yet goes to the breaker's lock, as each failure does.
+      for (const attempt of batch.attempts) await settle(ctx, attempt, { ...accepted(), health: 'none' });
+      if (++settled === WARM_UP) warm();
+    }
+  };
+  const slots = Promise.all(Array.from({ length: hammered ? SLOTS : 0 }, (_, slot) => hammer(slot)));
+  try {
+    if (hammered) await Promise.race([warmedUp, slots]);
+    for (const attempt of doomed.attempts.slice(0, -1)) await settle(ctx, attempt, failed());
+    const before = admitted;
+    const start = performance.now();
+    await settle(ctx, last, failed());
+    const openedMs = performance.now() - start;
+    const letIn = admitted - before;
+    const [row] = await query<{ state: string }>(
+      'select state from onetake.circuit_breakers where name = $1',
+      [BREAKER],
+    );
+    if (row?.state !== 'open') throw new Error(`the breaker is ${row?.state}`);
+    return { openedMs, letIn, gaveUp };
+  } finally {
+    hammering = false;
+    await slots;
+  }
+}
+
+/** Undefined: the lock didn't come within admission's patience, which a worker tries again in its next round. */
+async function admitOrGiveUp(ctx: SubmissionContext, lane: Lane): Promise<AdmitResult | undefined> {
+  try {
+    return await admit(ctx, lane, { wanted: 1 });
+  } catch (error) {
+    if (isRetryable(error)) return undefined;
+    throw error;
+  }
+}
+
+function say(what: string, measured: readonly Round[]): void {
+  const ms = measured.map((round) => round.openedMs);
+  const letIn = measured.map((round) => round.letIn);
+  const at = (share: number) => percentile(ms, share).toFixed(1);
+  console.log(
+    `${what.padEnd(34)}p50 ${at(0.5)} ms, p95 ${at(0.95)} ms, at most ${at(1)} ms; ` +
+      `let in meanwhile p50 ${percentile(letIn, 0.5)}, at most ${percentile(letIn, 1)}; ` +
+      `admissions that gave up ${measured.reduce((sum, round) => sum + round.gaveUp, 0)}`,
+  );
+}
+
+console.log(`${load()}; ${rounds} rounds, ${SLOTS} slots`);
+for (const accounts of [1, SLOTS]) {
+  const bench = await startBench({ accounts, connections: SLOTS + 8 });
+  try {
+    const measured: Record<'idle' | 'hammered', Round[]> = { idle: [], hammered: [] };
+    for (let round = 0; round < rounds; round++) {
+      measured.idle.push(await open(bench, false));
+      measured.hammered.push(await open(bench, true));
+    }
+    const where = accounts === 1 ? 'one lane' : `${accounts} lanes`;
+    say(`${where}, nobody about:`, measured.idle);
+    say(`${where}, ${SLOTS} slots at it:`, measured.hammered);
+  } finally {
+    await bench.stop();
+  }
+}
+console.log(load());

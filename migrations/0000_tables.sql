@@ -55,6 +55,7 @@ CREATE TABLE "onetake"."attempt_evidence" (
 	"error_code" text,
 	"certainty" text NOT NULL,
 	"provider_task_id" text,
+	"withdrawn_at" timestamp with time zone,
 	CONSTRAINT "attempt_evidence_source_known" CHECK (source in ('late_answer', 'operator')),
 	CONSTRAINT "attempt_evidence_certainty_known" CHECK (certainty in ('accepted', 'refused', 'unsent', 'unknown'))
 );
@@ -149,6 +150,7 @@ CREATE TABLE "onetake"."generation_requests" (
 	"accepted_at" timestamp with time zone,
 	"next_poll_at" timestamp with time zone,
 	"poll_errors" integer DEFAULT 0 NOT NULL,
+	"empty_reads" integer DEFAULT 0 NOT NULL,
 	"provider_finished_at" timestamp with time zone,
 	"supersedes" uuid,
 	"fair_group" text DEFAULT '' NOT NULL,

@@ -31,6 +31,18 @@ begin
   elsif old.state <> new.state and not onetake.is_legal_move(old.state, new.state) then
     raise exception 'onetake: generation request % can''t move from % to %', old.id, old.state, new.state
       using errcode = 'OT002';
+  -- Back to `queued` permits another paid POST: by the function that asks for a name and a reason, or when the
+  -- last attempt is known to have bought nothing.
+  elsif old.state = 'ambiguous' and new.state = 'queued'
+    and current_setting('onetake.rearming', true) is distinct from new.id::text then
+    raise exception 'onetake: generation request % is frozen: its outcome is unknown and may have been paid', old.id
+      using errcode = 'OT002', hint = 'Use onetake.resolve_as_not_accepted(), which asks for an actor and a reason.';
+  elsif old.state = 'submitting' and new.state = 'queued' and not exists (
+    select from onetake.submission_attempts a
+    where a.request_id = new.id and a.attempt = new.submissions and a.certainty in ('unsent', 'refused')
+  ) then
+    raise exception 'onetake: the last attempt of generation request % is not known to have bought nothing', old.id
+      using errcode = 'OT002';
   end if;
   return new;
 end
@@ -70,10 +82,49 @@ as $$
     left join lateral (
       select bool_or(x.certainty = 'accepted') as accepted, bool_or(x.certainty = 'refused') as refused
       from onetake.attempt_evidence x
-      where x.attempt_id = a.id
+      where x.attempt_id = a.id and x.withdrawn_at is null
     ) e on true
     where a.request_id = charge_of.request_id
   ) facts
+$$;
+--> statement-breakpoint
+-- What says that a request has most likely been paid for, in words: an answer of 2xx or a known acceptance, of
+-- any of its attempts, in time or late. Null when nothing does.
+create function onetake.paid_evidence(request_id uuid) returns text
+language sql stable set search_path = pg_catalog, pg_temp
+as $$
+  select format('attempt %s was %s', f.attempt,
+    case when f.task is not null then 'accepted as task ' || f.task else 'answered ' || f.status end)
+  from (
+    select a.attempt, a.http_status as status, case when a.certainty = 'accepted' then a.provider_task_id end as task
+    from onetake.submission_attempts a
+    where a.request_id = paid_evidence.request_id
+      and (a.http_status between 200 and 299 or a.certainty = 'accepted')
+    union all
+    select a.attempt, e.http_status, case when e.certainty = 'accepted' then e.provider_task_id end
+    from onetake.submission_attempts a
+    join onetake.attempt_evidence e on e.attempt_id = a.id
+    where a.request_id = paid_evidence.request_id and e.withdrawn_at is null
+      and (e.http_status between 200 and 299 or e.certainty = 'accepted')
+  ) f
+  order by f.task is null, f.attempt desc
+  limit 1
+$$;
+--> statement-breakpoint
+-- The attempt that a task belongs to: the one that was answered with its id, in time or late, else the last.
+create function onetake.attempt_of_task(request_id uuid, task text) returns uuid
+language sql stable set search_path = pg_catalog, pg_temp
+as $$
+  select a.id
+  from onetake.submission_attempts a
+  where a.request_id = attempt_of_task.request_id
+  order by
+    a.provider_task_id is not distinct from attempt_of_task.task or exists (
+      select from onetake.attempt_evidence e
+      where e.attempt_id = a.id and e.provider_task_id = attempt_of_task.task and e.withdrawn_at is null
+    ) desc,
+    a.attempt desc
+  limit 1
 $$;
 --> statement-breakpoint
 create type onetake.resolution as (
@@ -138,7 +189,7 @@ as $$
 #variable_conflict use_column
 declare
   was text;
-  last_attempt uuid;
+  its_attempt uuid;
   started timestamptz;
   task text := resolve_as_accepted.provider_task_id;
 begin
@@ -156,15 +207,13 @@ begin
     raise exception 'onetake: that provider task id belongs to another request of the account'
       using errcode = 'OT003';
   end if;
-  select a.id, a.started_at into last_attempt, started
+  select a.id, a.started_at into its_attempt, started
   from onetake.submission_attempts a
-  where a.request_id = resolve_as_accepted.request_id
-  order by a.attempt desc
-  limit 1
+  where a.id = onetake.attempt_of_task(resolve_as_accepted.request_id, task)
   for no key update;
-  if last_attempt is not null then
+  if its_attempt is not null then
     insert into onetake.attempt_evidence (attempt_id, seen_at, source, certainty, provider_task_id)
-    values (last_attempt, clock_timestamp(), 'operator', 'accepted', task);
+    values (its_attempt, clock_timestamp(), 'operator', 'accepted', task);
   end if;
   update onetake.generation_requests r
   set state = 'accepted', state_reason = 'resolved_as_accepted', provider_task_id = task,
@@ -199,9 +248,9 @@ as $$
 declare
   was text;
   last_attempt onetake.submission_attempts%rowtype;
+  paid text;
   at_once timestamptz;
   earliest timestamptz;
-  lane text;
 begin
   perform onetake.require_operator(resolve_as_not_accepted.actor, resolve_as_not_accepted.reason);
   was := onetake.lock_request(resolve_as_not_accepted.request_id, array['ambiguous']);
@@ -211,12 +260,16 @@ begin
   order by a.attempt desc
   limit 1
   for no key update;
-  if last_attempt.http_status between 200 and 299 and not resolve_as_not_accepted.force then
-    raise exception 'onetake: the provider answered request % with %, so it was most likely accepted and paid',
-      resolve_as_not_accepted.request_id, last_attempt.http_status
+  paid := onetake.paid_evidence(resolve_as_not_accepted.request_id);
+  if paid is not null and not resolve_as_not_accepted.force then
+    raise exception 'onetake: request % has most likely been paid for: %', resolve_as_not_accepted.request_id, paid
       using errcode = 'OT002', hint = 'Use force only after the provider has confirmed that nothing was charged.';
   end if;
   at_once := clock_timestamp();
+  if resolve_as_not_accepted.submit_before <= at_once then
+    raise exception 'onetake: submit_before is over already, so nothing would be submitted'
+      using errcode = 'invalid_parameter_value';
+  end if;
   update onetake.submission_attempts a
   set slot_freed_at = coalesce(a.slot_freed_at, at_once)
   where a.id = last_attempt.id;
@@ -235,6 +288,8 @@ begin
     when last_attempt.id is null or last_attempt.closed_at is not null then at_once
     else greatest(at_once, last_attempt.quarantine_until)
   end;
+  -- The guard lets this one row through, in this transaction.
+  perform set_config('onetake.rearming', resolve_as_not_accepted.request_id::text, true);
   update onetake.generation_requests r
   set state = 'queued', state_reason = 'rearmed', not_before = earliest,
     -- A deadline that is over would end the request at once, against the operator's word.
@@ -243,8 +298,8 @@ begin
     job_due = true,
     attention = onetake.lasting_attention(r.attention),
     attention_since = case when onetake.lasting_attention(r.attention) is not null then r.attention_since end
-  where r.id = resolve_as_not_accepted.request_id
-  returning r.account || '/' || r.operation into lane;
+  where r.id = resolve_as_not_accepted.request_id;
+  perform set_config('onetake.rearming', '', true);
   perform onetake.record_action(resolve_as_not_accepted.actor, 'resolve_as_not_accepted',
     resolve_as_not_accepted.request_id::text, resolve_as_not_accepted.reason);
   perform pg_notify('onetake', 'job_due');
@@ -285,6 +340,39 @@ begin
   perform pg_notify('onetake', 'poll') where was = 'accepted';
   perform onetake.record_action(abandon.actor, 'abandon', abandon.request_id::text, abandon.reason);
   return row(abandon.request_id, was, 'failed', 0, null)::onetake.resolution;
+end
+$$;
+--> statement-breakpoint
+-- Takes an operator's word back: an accepted request whose task id was given by hand is ambiguous again, and the
+-- id is free for the request that it belongs to.
+create function onetake.reopen(request_id uuid, actor text, reason text) returns onetake.resolution
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+declare
+  was text;
+begin
+  perform onetake.require_operator(reopen.actor, reopen.reason);
+  was := onetake.lock_request(reopen.request_id, array['accepted']);
+  if not exists (
+    select from onetake.generation_requests r
+    where r.id = reopen.request_id and r.state_reason = 'resolved_as_accepted' and r.provider_finished_at is null
+  ) then
+    raise exception 'onetake: request % was accepted by the provider''s answer, or its task has finished',
+      reopen.request_id using errcode = 'OT002', hint = 'Only an operator''s own word can be taken back.';
+  end if;
+  update onetake.attempt_evidence e
+  set withdrawn_at = clock_timestamp()
+  from onetake.submission_attempts a
+  where a.request_id = reopen.request_id and e.attempt_id = a.id and e.source = 'operator' and e.withdrawn_at is null;
+  update onetake.generation_requests r
+  set state = 'ambiguous', state_reason = 'reopened', provider_task_id = null, accepted_at = null,
+    next_poll_at = null, poll_errors = 0, charge = onetake.charge_of(r.id),
+    attention = onetake.lasting_attention(r.attention),
+    attention_since = case when onetake.lasting_attention(r.attention) is not null then r.attention_since end
+  where r.id = reopen.request_id;
+  perform onetake.record_action(reopen.actor, 'reopen', reopen.request_id::text, reopen.reason);
+  return row(reopen.request_id, was, 'ambiguous', 0, null)::onetake.resolution;
 end
 $$;
 --> statement-breakpoint
@@ -465,11 +553,14 @@ select
     when a.id is null or a.closed_at is not null then a.settled_at
     else a.quarantine_until
   end as rearmable_at,
-  coalesce(a.http_status between 200 and 299, false) as needs_force,
+  onetake.paid_evidence(r.id) is not null as needs_force,
+  onetake.paid_evidence(r.id) as paid_evidence,
   (
-    select string_agg(concat_ws(' ', e.source, e.certainty, e.http_status, e.error_code), '; ' order by e.id)
+    select string_agg(concat_ws(' ', 'attempt ' || x.attempt || ':', replace(e.source, '_', ' '), e.certainty,
+      e.http_status, e.error_code, 'task ' || e.provider_task_id), '; ' order by e.id)
     from onetake.attempt_evidence e
-    where e.attempt_id = a.id
+    join onetake.submission_attempts x on x.id = e.attempt_id
+    where x.request_id = r.id and e.withdrawn_at is null
   ) as evidence
 from onetake.generation_requests r
 left join lateral (
@@ -676,5 +767,5 @@ revoke execute on all functions in schema onetake from public;
 --> statement-breakpoint
 -- Pure, or no more than the caller may read: the trigger and the workers call them with their own rights.
 grant execute on function onetake.is_legal_move(text, text), onetake.charge_of(uuid),
-  onetake.lasting_attention(text),
+  onetake.lasting_attention(text), onetake.paid_evidence(uuid), onetake.attempt_of_task(uuid, text),
   onetake.override_in_force(text, timestamptz, timestamptz), onetake.note_expired_override(text) to public;

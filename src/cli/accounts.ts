@@ -82,7 +82,7 @@ function showList(terminal: Terminal, rows: readonly AccountOverview[]): void {
     {
       title: 'status',
       value: statusOf,
-      flexible: true,
+      flexible: 'wrap',
       format: (row) => (row.holds.length > 0 ? 'red' : row.pausedUntil === null ? undefined : 'yellow'),
     },
   ]);

@@ -1,4 +1,5 @@
 import { type Command, Option } from 'commander';
+import { OnetakeError, type OnetakeErrorCode } from '../core/errors.ts';
 import type { AmbiguousSubmission, Resolution } from '../postgres/operator-functions.ts';
 import type { Client, ResolveInput } from '../runtime/client.ts';
 import { instantOf, wholeNumber } from './arguments.ts';
@@ -95,7 +96,7 @@ Examples:
         const note = { actor: options.actor ?? environment.actor(), reason: options.reason };
         return withClient(async (client) => {
           if (permitsPost(decision)) await requireConsent(terminal, client, id, options.yes === true);
-          const resolution = await client.resolve({ id, ...note, ...decision });
+          const resolution = await settle(() => client.resolve({ id, ...note, ...decision }));
           if (terminal.json) terminal.value(resolution);
           else showResolution(terminal, resolution);
           return undefined;
@@ -155,6 +156,23 @@ async function requireConsent(
   );
 }
 
+/** What is refused is refused by the database; where to look next is the command line's to say. */
+async function settle(act: () => Promise<Resolution>): Promise<Resolution> {
+  try {
+    return await act();
+  } catch (error) {
+    if (!(error instanceof OnetakeError) || error.hint !== undefined) throw error;
+    const hint = HINTS[error.code];
+    throw hint === undefined ? error : new OnetakeError(error.code, error.message, { hint, cause: error });
+  }
+}
+
+const HINTS: Readonly<Partial<Record<OnetakeErrorCode, string>>> = {
+  request_not_found: 'See `onetake ambiguous list` for what there is to settle.',
+  request_not_in_state: 'See `onetake requests show ID` for where it is now, and why.',
+  task_id_in_use: 'Look at the task id again; `onetake requests list` shows which requests there are.',
+};
+
 async function requireAmbiguous(client: Client, id: string): Promise<AmbiguousSubmission> {
   const [row] = await client.listAmbiguous({ id });
   if (row !== undefined) return row;
@@ -180,8 +198,8 @@ function showList(terminal: Terminal, rows: readonly AmbiguousSubmission[]): voi
   }
   terminal.table<AmbiguousSubmission>(rows, [
     { title: 'id', value: (row) => shortId(row.id) },
-    { title: 'reason', value: (row) => row.reason.replaceAll('_', ' '), flexible: true },
-    { title: 'answer', value: (row) => row.httpStatus ?? row.errorCode, flexible: true },
+    { title: 'reason', value: (row) => row.reason.replaceAll('_', ' '), flexible: 'wrap' },
+    { title: 'answer', value: (row) => row.httpStatus ?? row.errorCode, flexible: 'wrap' },
     { title: 'account', value: (row) => row.account, flexible: true },
     { title: 'operation', value: (row) => row.operation, flexible: true },
     { title: 'age', value: (row) => duration(row.ageMs), align: 'right' },
@@ -205,7 +223,7 @@ function showOne(terminal: Terminal, row: AmbiguousSubmission): void {
     ['operation', row.operation],
     ['submitted', row.startedAt === null ? null : instant(row.startedAt)],
     ['ambiguous for', duration(row.ageMs)],
-    ['next POST from', row.rearmableAt === null ? null : `${instant(row.rearmableAt)}, if one is permitted`],
+    ['next POST from', row.rearmableAt === null ? null : `${fromWhen(row.rearmableAt)}, if one is permitted`],
   ]);
   terminal.print('', terminal.paint('yellow', OUTCOME_UNKNOWN));
   const command = `onetake ambiguous resolve ${id}`;
@@ -214,6 +232,10 @@ function showOne(terminal: Terminal, row: AmbiguousSubmission): void {
     `The provider has nothing: ${command} --not-accepted${row.needsForce ? ' --force' : ''} --reason '…'`,
     `Nobody will ever know:    ${command} --abandon --reason '…'`,
   );
+}
+
+function fromWhen(at: Date): string {
+  return at.getTime() <= Date.now() ? 'at once' : instant(at);
 }
 
 function evidenceOf({ attempt, httpStatus, errorCode, phase }: AmbiguousSubmission): string {

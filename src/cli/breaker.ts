@@ -1,10 +1,10 @@
 import type { Command } from 'commander';
-import { suggestion } from '../core/errors.ts';
+import { OnetakeError, suggestion } from '../core/errors.ts';
 import type { BreakerHistoryRow, BreakerStatus } from '../postgres/circuit-breakers.ts';
 import type { Client } from '../runtime/client.ts';
 import { instantOf, wholeNumber } from './arguments.ts';
 import type { Runner } from './context.ts';
-import { CommandError, EXIT, usageError } from './errors.ts';
+import { usageError } from './errors.ts';
 import type { Terminal } from './output.ts';
 import type { Format } from './style.ts';
 import { duration, instant, shortId } from './text.ts';
@@ -106,15 +106,16 @@ function addOverrides(breaker: Command, run: Runner): void {
         `\nExample:\n  $ onetake breaker ${verb} text-to-music --reason 'provider maintenance'`,
       )
       .action(
-        run((context, name: string | undefined, options: OverrideOptions) =>
-          context.withClient(async (client) => {
-            const [chosen] = (await choose(client, name, false)) as [BreakerStatus];
+        run((context, name: string | undefined, options: OverrideOptions) => {
+          const expiry = expiryOf(options);
+          return context.withClient(async (client) => {
+            const [chosen] = (await choose(client, name)) as [BreakerStatus];
             const was = await client.overrideBreaker({
               name: chosen.name,
               mode,
               actor: options.actor ?? context.environment.actor(),
               reason: options.reason,
-              ...expiryOf(options),
+              ...expiry,
             });
             const now = (await client.breakerStatus()).find(
               (row) => row.name === chosen.name,
@@ -125,8 +126,8 @@ function addOverrides(breaker: Command, run: Runner): void {
               context.terminal.print(now.why);
             }
             return undefined;
-          }),
-        ),
+          });
+        }),
       );
   }
 }
@@ -140,10 +141,13 @@ function expiryOf({ expiresAt, expiresIn }: OverrideOptions): { expiresAt?: Date
   return expiresAt === undefined ? {} : { expiresAt };
 }
 
-/** A whole name, an operation that only one provider has, or nothing where there is only one breaker. */
-async function choose(client: Client, name: string | undefined, all: boolean): Promise<BreakerStatus[]> {
+/**
+ * A whole name, an operation that only one provider has, or nothing where there is only one breaker. `all`:
+ * whether `--all` was given; undefined for a command that has no such option.
+ */
+async function choose(client: Client, name: string | undefined, all?: boolean): Promise<BreakerStatus[]> {
   const known = await client.breakerStatus();
-  if (all) return known;
+  if (all === true) return known;
   const names = known.map((each) => each.name);
   const fitting = known.filter(
     (each) => name === undefined || each.name === name || each.name.endsWith(`/${name}`),
@@ -151,17 +155,19 @@ async function choose(client: Client, name: string | undefined, all: boolean): P
   if (fitting.length === 1) return fitting;
   const list =
     names.length === 0 ? 'There is none yet: run `onetake migrate`.' : `Breakers: ${names.join(', ')}.`;
-  if (name === undefined) throw usageError('Which breaker? Give its name, or --all.', list);
+  const orAll = all === undefined ? '' : ', or --all';
+  if (name === undefined) throw usageError(`Which breaker? Give its name${orAll}.`, list);
   if (fitting.length > 1)
     throw usageError('More than one breaker has that operation: give the whole name.', list);
   const near = suggestion(name, [...names, ...names.map((each) => each.replace(/^[^/]*\//, ''))]);
-  throw new CommandError('unknown_breaker', `There is no breaker of that name.${near}`, EXIT.usage, list);
+  throw new OnetakeError('unknown_breaker', `There is no breaker of that name.${near}`, { hint: list });
 }
 
 function statusJson(row: BreakerStatus) {
   const { name, state, effectiveState, why, since, consecutiveFailures } = row;
   const { openedAt, retryAt, retryInMs, override, probeRequestId, shadow, notClosedSince } = row;
   const { overrideActor, overrideReason, overrideExpiresAt } = row;
+  const { failureThreshold, cooldownMs, cooldownGrowth, maxCooldownMs, jitter } = row;
   return {
     name,
     state,
@@ -179,6 +185,11 @@ function statusJson(row: BreakerStatus) {
     probeRequestId,
     shadow,
     notClosedSince,
+    failureThreshold,
+    cooldownMs,
+    cooldownGrowth,
+    maxCooldownMs,
+    jitter,
   };
 }
 
@@ -230,7 +241,7 @@ function showList(terminal: Terminal, rows: readonly BreakerStatus[]): void {
     {
       title: 'why',
       value: (row) => row.why.replace(/^(closed|open|half open)( since [^:]*:[^:]*:[^:]*)?: /, ''),
-      flexible: true,
+      flexible: 'wrap',
     },
   ]);
 }
@@ -281,17 +292,19 @@ function showHistory(terminal: Terminal, rows: readonly BreakerHistoryRow[]): vo
       ? [{ title: 'breaker', value: (row: BreakerHistoryRow) => row.breakerName, flexible: true as const }]
       : []),
     { title: 'at', value: (row) => instant(row.at) },
-    ...(rows.some((row) => row.layer === 'override')
-      ? [{ title: 'layer', value: (row: BreakerHistoryRow) => row.layer }]
-      : []),
-    { title: 'from', value: (row) => row.previousState.replaceAll('_', ' ') },
+    // One column: beside overrides, two would leave the cause no room.
     {
-      title: 'to',
-      value: (row) => row.nextState.replaceAll('_', ' '),
+      title: 'transition',
+      value: (row) => `${row.previousState} -> ${row.nextState}`.replaceAll('_', ' '),
       format: (row) => FORMAT[row.nextState],
     },
-    { title: 'cause', value: (row) => row.cause.replaceAll('_', ' '), flexible: true },
-    { title: 'answer', value: (row) => row.httpStatus, align: 'right' },
+    { title: 'cause', value: (row) => row.cause.replaceAll('_', ' '), flexible: 'wrap' },
+    {
+      title: 'answer',
+      // Without an answer, at least what that was taken for.
+      value: (row) => row.httpStatus ?? row.outcomeKind?.replaceAll('_', ' ') ?? null,
+      flexible: 'wrap',
+    },
     { title: 'request', value: (row) => (row.requestId === null ? null : shortId(row.requestId)) },
   ]);
 }

@@ -6,6 +6,8 @@ import type { Signals } from './signals.ts';
 
 /** What every command may use. */
 export interface Context {
+  /** The variable that the connection string was read from; undefined while none was. */
+  databaseVariable(): string | undefined;
   readonly terminal: Terminal;
   readonly environment: Environment;
   readonly signals: Signals;
@@ -24,6 +26,14 @@ export function createContext(
   parts: Pick<Context, 'terminal' | 'environment' | 'signals' | 'cwd'> & { readonly configPath?: string },
 ): Context {
   const { configPath, ...rest } = parts;
+  let variable: string | undefined;
+  const environment: Environment = {
+    ...parts.environment,
+    connectionString(config) {
+      variable = config.database.connectionStringEnv;
+      return parts.environment.connectionString(config);
+    },
+  };
   let loaded: Promise<LoadedConfig> | undefined;
   const config = () => {
     loaded ??= loadConfig({ cwd: parts.cwd, ...(configPath === undefined ? {} : { path: configPath }) });
@@ -31,9 +41,11 @@ export function createContext(
   };
   return {
     ...rest,
+    environment,
+    databaseVariable: () => variable,
     config,
     async withClient(work) {
-      const connectionString = parts.environment.connectionString((await config()).config);
+      const connectionString = environment.connectionString((await config()).config);
       // Only now: help, versions and refusals need no database driver, and answer at once.
       const { createClient } = await import('../runtime/client.ts');
       const client = createClient({ connectionString });

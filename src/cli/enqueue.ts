@@ -103,8 +103,13 @@ async function waitForEnd({ terminal, signals }: Context, client: Client, id: st
   }
 }
 
-function progress({ state, waitingFor }: RequestDetails): string {
-  return state === 'queued' && waitingFor !== null ? `queued; waiting for: ${waitingFor}` : state;
+function progress({ state, waitingFor, attempts }: RequestDetails): string {
+  if (state !== 'queued') return state;
+  const last = attempts.at(-1);
+  const answer = last === undefined ? null : (last.httpStatus ?? last.errorCode);
+  // Without it, a provider that nobody can reach looks like a queue that is long.
+  const returned = answer === null ? '' : `, attempt ${last?.attempt} came back (${answer})`;
+  return `queued${returned}${waitingFor === null ? '' : `; waiting for: ${waitingFor}`}`;
 }
 
 async function requireRequest(client: Client, id: string): Promise<RequestDetails> {

@@ -15,7 +15,7 @@ export const EXIT = { done: 0, failed: 1, usage: 2, interrupted: 130 } as const;
 
 /** An end that only the command line knows, such as a question answered with no. */
 export class CommandError extends Error {
-  readonly code: 'declined' | 'interrupted' | 'not_ambiguous' | 'unknown_breaker';
+  readonly code: 'declined' | 'interrupted' | 'not_ambiguous';
   readonly hint: string | undefined;
   readonly exitCode: number;
 
@@ -43,11 +43,22 @@ const USAGE: ReadonlySet<OnetakeErrorCode> = new Set([
   'missing_api_key',
   'operator_identity_missing',
   'unknown_account',
+  'unknown_breaker',
   'unknown_field',
   'unknown_operation',
 ]);
 
-export function reportOf(error: unknown): ErrorReport {
+/** `databaseVariable`: where the connection string came from, which is what can be put right; its value is secret. */
+export function reportOf(error: unknown, databaseVariable?: string): ErrorReport {
+  const found = reportWithout(error);
+  if (found.code !== 'database_unreachable' || databaseVariable === undefined) return found;
+  return {
+    ...found,
+    hint: (found.hint ?? CHECK_DATABASE).replace('the connection string', databaseVariable),
+  };
+}
+
+function reportWithout(error: unknown): ErrorReport {
   if (error instanceof CommandError) return report(error.code, error.message, error.hint, error.exitCode);
   if (error instanceof OnetakeError) {
     return report(error.code, error.message, error.hint, USAGE.has(error.code) ? EXIT.usage : EXIT.failed);
@@ -71,9 +82,14 @@ function usageReport(error: CommanderError): ErrorReport {
           .replace(/^(unknown option '[^'=]{0,40})[^']*'/, "$1'")
           .replace(/^(unknown command ')[^']{41,}'/, "$1…'")
   ).replace(/([^.?])$/, '$1.');
-  const hint = near?.replace(/^\(|\)$/g, '') ?? 'Run it with --help to see what it takes.';
+  const hint = error.message.includes("'--reason ")
+    ? REASON_HINT
+    : (near?.replace(/^\(|\)$/g, '') ?? 'Run it with --help to see what it takes.');
   return report('invalid_option', message.charAt(0).toUpperCase() + message.slice(1), hint, EXIT.usage);
 }
+
+const REASON_HINT =
+  'Say why, in your own words: it is kept with your name in onetake.operator_actions, for whoever asks later.';
 
 const UNREACHABLE =
   /^(ECONN(REFUSED|RESET|ABORTED)|ENOTFOUND|EAI_AGAIN|ETIMEDOUT|EHOSTUNREACH|ENETUNREACH|EPIPE|08...|57P0.)$/;

@@ -97,7 +97,7 @@ function words(name: string): string {
 }
 
 function timeOf(at: Date): string {
-  return at.toTimeString().slice(0, 8);
+  return `${at.toISOString().slice(11, 19)}Z`;
 }
 
 export function lineOf<Name extends OnetakeEventName>(

@@ -1,10 +1,11 @@
 import { readFileSync } from 'node:fs';
 import { Command, CommanderError } from 'commander';
+import { suggestion } from '../core/errors.ts';
 import { loadEnvFile, readEnvironment } from '../runtime/environment.ts';
 import { addAccounts } from './accounts.ts';
 import { addAmbiguous } from './ambiguous.ts';
 import { addBreaker } from './breaker.ts';
-import { createContext, type Runner } from './context.ts';
+import { type Context, createContext, type Runner } from './context.ts';
 import { addDemo } from './demo.ts';
 import { addDev } from './dev.ts';
 import { addEnqueue } from './enqueue.ts';
@@ -47,8 +48,9 @@ function version(): string {
 async function main(args: readonly string[]): Promise<number> {
   const environment = readEnvironment();
   const terminal = createTerminal(process, { json: wantsJson(args), environment });
+  let context: Context | undefined;
   const fail = (error: unknown): number => {
-    const report = reportOf(error);
+    const report = reportOf(error, context?.databaseVariable());
     terminal.error(report);
     return report.exitCode;
   };
@@ -65,7 +67,7 @@ async function main(args: readonly string[]): Promise<number> {
     async (...values) => {
       const { config: configPath, envFile } = program.opts<{ config?: string; envFile?: string }>();
       if (envFile !== undefined) loadEnvFile(envFile);
-      const context = createContext({
+      context = createContext({
         terminal,
         environment,
         signals,
@@ -100,7 +102,11 @@ async function main(args: readonly string[]): Promise<number> {
   ]) {
     add(program, run);
   }
-  for (const command of everyCommand(program)) configure(command, terminal);
+  for (const command of everyCommand(program)) {
+    configure(command, terminal);
+    if (command.commands.length > 0)
+      command.on('command:*', ([name]: string[]) => unknownCommand(command, name));
+  }
 
   try {
     await program.parseAsync([...args], { from: 'user' });
@@ -112,6 +118,16 @@ async function main(args: readonly string[]): Promise<number> {
     // Help for want of a command: a person has read it on stderr by now.
     return terminal.json ? fail(usageError('Which command?', 'See `onetake --help`.')) : EXIT.usage;
   }
+}
+
+/** `accounts show` is near to nothing that there is: then it helps to say what there is. */
+function unknownCommand(group: Command, given = ''): never {
+  const names = group.commands.map((command) => command.name());
+  const shown = /^[A-Za-z0-9_.-]{1,40}$/.test(given) ? ` '${given}'` : '';
+  throw usageError(
+    `Unknown command${shown} of \`onetake ${group.name()}\`.${suggestion(given, names)}`,
+    `Commands: ${names.map((name) => `onetake ${group.name()} ${name}`).join(', ')}.`,
+  );
 }
 
 function configure(command: Command, terminal: Terminal): void {

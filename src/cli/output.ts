@@ -25,6 +25,7 @@ export interface Terminal {
   print(...lines: readonly string[]): void;
   /** The one JSON value, on stdout: a line, or laid out where a person reads it. */
   value(value: unknown): void;
+  /** Fits a person's terminal; in a pipe nothing is cut, and a row is one line. */
   table<Row>(rows: readonly Row[], columns: readonly Column<Row>[]): void;
   block(entries: readonly (readonly [label: string, value: string | number | null | undefined])[]): void;
   /** Progress and hints, on stderr. */
@@ -47,6 +48,7 @@ export interface Streams {
 
 const DEFAULT_COLUMNS = 80;
 const FEWEST_COLUMNS = 40;
+const UNBOUNDED = Number.MAX_SAFE_INTEGER;
 
 export function createTerminal(
   streams: Streams,
@@ -70,7 +72,8 @@ export function createTerminal(
     closed: closing.signal,
     print,
     value: (value) => print(JSON.stringify(value, null, isInteractive ? 2 : 0)),
-    table: (rows, tableColumns) => print(...tableLines(rows, tableColumns, columns, paint)),
+    table: (rows, tableColumns) =>
+      print(...tableLines(rows, tableColumns, isInteractive ? columns : UNBOUNDED, paint)),
     block: (entries) => print(...blockLines(entries, columns, paint)),
     note: (...lines) => stderr(lines),
     error: ({ code, message, hint }) => {

@@ -76,7 +76,7 @@ export function showRequest(terminal: Terminal, request: RequestDetails): void {
       { title: 'attempt', value: (row) => `${row.attempt}${row.isProbe ? ' probe' : ''}` },
       { title: 'started', value: (row) => instant(row.startedAt) },
       { title: 'phase', value: (row) => row.phase?.replaceAll('_', ' ') ?? null },
-      { title: 'answer', value: (row) => row.httpStatus ?? row.errorCode, flexible: true },
+      { title: 'answer', value: (row) => row.httpStatus ?? row.errorCode, flexible: 'wrap' },
       { title: 'bought', value: (row) => row.certainty ?? 'in flight' },
     ]);
   }
@@ -86,7 +86,7 @@ export function showRequest(terminal: Terminal, request: RequestDetails): void {
       { title: 'file', value: (row) => row.kind },
       { title: 'size', value: (row) => (row.bytes === null ? null : size(row.bytes)), align: 'right' },
       { title: 'type', value: (row) => row.contentType, flexible: true },
-      { title: 'location', value: (row) => locationOf(row) ?? 'at the provider', flexible: true },
+      { title: 'location', value: (row) => locationOf(row) ?? 'at the provider', flexible: 'wrap' },
     ]);
   }
   if (request.state === 'ambiguous') {

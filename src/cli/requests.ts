@@ -42,7 +42,7 @@ export function addRequests(program: Command, run: Runner): void {
               { title: 'operation', value: (row) => row.operation, flexible: true },
               { title: 'age', value: (row) => duration(now - row.createdAt.getTime()), align: 'right' },
               { title: 'charge', value: (row) => row.charge },
-              { title: 'waiting for', value: (row) => row.waitingFor ?? reasonOf(row), flexible: true },
+              { title: 'waiting for', value: (row) => row.waitingFor ?? reasonOf(row), flexible: 'wrap' },
             ]);
             if (rows.some((row) => row.state === 'ambiguous')) terminal.note(`ambiguous: ${OUTCOME_UNKNOWN}`);
             if (rows.length === options.limit)

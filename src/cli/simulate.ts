@@ -1,6 +1,7 @@
 import { readFileSync } from 'node:fs';
 import { resolve } from 'node:path';
 import type { Command } from 'commander';
+import { OnetakeError } from '../core/errors.ts';
 import type { SimulatorEvent } from '../simulator/events.ts';
 import type { ScriptRule } from '../simulator/script.ts';
 import { wholeNumber } from './arguments.ts';
@@ -57,7 +58,9 @@ async function simulate({ terminal, signals, cwd }: Context, options: SimulateOp
   });
   const stop = AbortSignal.any([signals.drain(), terminal.closed]);
   try {
-    const { url, filesUrl } = await simulator.start();
+    const { url, filesUrl } = await simulator.start().catch((error: unknown) => {
+      throw withOption(error, options);
+    });
     if (!terminal.isInteractive || terminal.json) {
       terminal.print(JSON.stringify({ event: 'simulator:ready', url, filesUrl }));
     } else {
@@ -73,6 +76,20 @@ async function simulate({ terminal, signals, cwd }: Context, options: SimulateOp
   } finally {
     await simulator.stop();
   }
+}
+
+function isTaken(cause: unknown): boolean {
+  return cause instanceof Error && 'code' in cause && cause.code === 'EADDRINUSE';
+}
+
+/** Of two ports, which one is taken, in the words of the command line. */
+function withOption(error: unknown, { filesPort }: SimulateOptions): unknown {
+  if (!(error instanceof OnetakeError) || !isTaken(error.cause)) return error;
+  const option = error.message.includes(`:${filesPort}: `) ? '--files-port' : '--port';
+  return new OnetakeError(error.code, error.message, {
+    hint: `Another program has that port. Give ${option} another one, or 0 for a free one.`,
+    cause: error.cause,
+  });
 }
 
 /** The rules are checked by the simulator; here only that there is JSON. */

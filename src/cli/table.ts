@@ -1,12 +1,12 @@
 import type { Format, Paint } from './style.ts';
-import { displayWidth, plain, truncate, wrap } from './text.ts';
+import { displayWidth, plain, truncate, wrap, wrapHard } from './text.ts';
 
 export interface Column<Row> {
   readonly title: string;
   readonly value: (row: Row) => string | number | null;
   readonly align?: 'right';
-  /** Gives way first when the line is too long. */
-  readonly flexible?: true;
+  /** Gives way first when the line is too long. `wrap`: goes on in further lines instead of being cut. */
+  readonly flexible?: true | 'wrap';
   readonly format?: (row: Row) => Format | undefined;
 }
 
@@ -14,7 +14,7 @@ const GAP = '  ';
 /** A column narrower than this says nothing any more. */
 const NARROWEST = 3;
 
-/** A title line and one line per row, none of them wider than `width`. */
+/** A title line and the lines of each row, none of them wider than `width`. */
 export function tableLines<Row>(
   rows: readonly Row[],
   columns: readonly Column<Row>[],
@@ -29,25 +29,28 @@ export function tableLines<Row>(
   const line = (texts: readonly string[], formats: readonly (Format | undefined)[]) =>
     texts
       .map((text, index) => {
-        const last = index === columns.length - 1;
-        const cell = pad(
-          truncate(text, widths[index] as number),
-          widths[index] as number,
-          columns[index],
-          last,
-        );
+        const cell = pad(text, widths[index] as number, columns[index], index === columns.length - 1);
         const format = formats[index];
         return format === undefined ? cell : paint(format, cell);
       })
       .join(GAP)
       .trimEnd();
+  const lines = (texts: readonly string[], formats: readonly (Format | undefined)[]) => {
+    const parts = texts.map((text, index) => partsOf(text, widths[index] as number, columns[index]));
+    return Array.from({ length: Math.max(...parts.map((each) => each.length)) }, (_, at) =>
+      line(
+        parts.map((each) => each[at] ?? ''),
+        formats,
+      ),
+    );
+  };
   return [
-    line(
+    ...lines(
       columns.map((column) => column.title),
       columns.map(() => 'dim'),
     ),
-    ...rows.map((row, index) =>
-      line(
+    ...rows.flatMap((row, index) =>
+      lines(
         cells[index] as string[],
         columns.map((column) => column.format?.(row)),
       ),
@@ -70,6 +73,10 @@ export function blockLines(
   );
 }
 
+function partsOf(text: string, width: number, column: Column<never> | undefined): string[] {
+  return column?.flexible === 'wrap' ? wrapHard(text, width) : [truncate(text, width)];
+}
+
 function pad(text: string, width: number, column: Column<never> | undefined, isLast: boolean): string {
   const filling = ' '.repeat(Math.max(0, width - displayWidth(text)));
   if (column?.align === 'right') return filling + text;
@@ -79,7 +86,7 @@ function pad(text: string, width: number, column: Column<never> | undefined, isL
 /** Takes what is too much from the widest flexible column, then from the widest of all. */
 function fitted(natural: readonly number[], columns: readonly Column<never>[], available: number): number[] {
   const widths = [...natural];
-  for (const mayShrink of [(index: number) => columns[index]?.flexible === true, () => true]) {
+  for (const mayShrink of [(index: number) => columns[index]?.flexible !== undefined, () => true]) {
     for (;;) {
       if (widths.reduce((sum, each) => sum + each, 0) <= available) return widths;
       const widest = widths

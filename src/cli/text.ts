@@ -44,6 +44,19 @@ export function wrap(text: string, width: number): string[] {
   return [...lines, line];
 }
 
+/** Lines of at most `width` columns, whatever it takes: nothing is left out. */
+export function wrapHard(text: string, width: number): string[] {
+  return wrap(text, width).flatMap((line) => {
+    const parts = [''];
+    for (const character of line) {
+      const last = parts.length - 1;
+      if (parts[last] !== '' && displayWidth(`${parts[last]}${character}`) > width) parts.push(character);
+      else parts[last] += character;
+    }
+    return parts;
+  });
+}
+
 /** The first 8 digits: commands take them for the whole id. */
 export function shortId(id: string): string {
   return id.slice(0, 8);

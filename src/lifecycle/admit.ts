@@ -41,7 +41,10 @@ export interface AdmittedBatch {
   readonly maySend: () => boolean;
 }
 
-export type AdmitResult = AdmittedBatch | { readonly blockedBy: AdmissionBlock | 'no_job' };
+/** `stale_jobs`: jobs were taken, and none of them is of a request that waits; there may be more. */
+type Blocked = { readonly blockedBy: AdmissionBlock | 'no_job' | 'stale_jobs' };
+
+export type AdmitResult = AdmittedBatch | Blocked;
 
 export interface AdmitOptions {
   /** At most so many. */
@@ -52,6 +55,11 @@ export interface AdmitOptions {
 
 /** Kept free at the end of the lease, for what lies between the last check and the first byte. */
 const SEND_MARGIN_MS = 1_000;
+/**
+ * An account or breaker that somebody has locked costs the other lanes this long; fleets hold these locks for
+ * a few ms. The next round tries again.
+ */
+const PATIENCE = { lockTimeoutMs: 500, tries: 1 } as const;
 const COMMIT_RECHECKS = 40;
 
 /**
@@ -74,7 +82,7 @@ export async function admit(ctx: SubmissionContext, lane: Lane, options: AdmitOp
 }
 
 type AdmissionPlan =
-  | { readonly blockedBy: AdmissionBlock | 'no_job' }
+  | Blocked
   | {
       readonly attempts: readonly AdmittedAttempt[];
       readonly probeAttemptId: string | undefined;
@@ -89,14 +97,11 @@ async function commitPlan(
 ): Promise<AdmissionPlan> {
   const tried: { plan?: AdmissionPlan } = {};
   try {
-    return await ctx.database.retryingTransaction(
-      async (tx) => {
-        delete tried.plan;
-        tried.plan = await admitInTransaction(ctx, tx, lane, attemptIds, options);
-        return tried.plan;
-      },
-      { tries: 3 },
-    );
+    return await ctx.database.retryingTransaction(async (tx) => {
+      delete tried.plan;
+      tried.plan = await admitInTransaction(ctx, tx, lane, attemptIds, options);
+      return tried.plan;
+    }, PATIENCE);
   } catch (error) {
     const { plan } = tried;
     if (!(error instanceof CommitUnknownError) || plan === undefined || 'blockedBy' in plan) throw error;
@@ -128,11 +133,11 @@ async function admitInTransaction(
   );
   if ('blockedBy' in admission) return admission;
 
-  const eligible =
+  const { eligible, taken } =
     options.probeWith === undefined
       ? await takeJobs(ctx.queue, tx, lane, admission.permits, now)
-      : await takeProbe(ctx.queue, tx, lane, options.probeWith, now);
-  if (eligible.length === 0) return { blockedBy: 'no_job' };
+      : { eligible: await takeProbe(ctx.queue, tx, lane, options.probeWith, now), taken: 0 };
+  if (eligible.length === 0) return { blockedBy: taken > 0 ? 'stale_jobs' : 'no_job' };
   return writeIntent(ctx, tx, { lane, account, row, override, admission, eligible, attemptIds, now });
 }
 

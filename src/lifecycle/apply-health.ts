@@ -13,19 +13,26 @@ import { notify } from '../postgres/notifications.ts';
 import { type LockedAttempt, lockAttempt, writeHealthEffect } from '../postgres/submission-attempts.ts';
 import type { RescueContext } from './context.ts';
 
+/** How long to wait for a lock, and how often; rescue waits less than a settle does. */
+type Patience = NonNullable<Parameters<RescueContext['database']['retryingTransaction']>[1]>;
+
 /**
  * B2, the health of one settled attempt: attempt, then breaker. Idempotent, so that rescue can finish it
  * for a worker that died between the money and the health. Outcomes count in the order in which they get
  * the breaker's lock.
  */
-export async function applyHealth(ctx: RescueContext, attemptId: string): Promise<void> {
+export async function applyHealth(
+  ctx: RescueContext,
+  attemptId: string,
+  patience: Patience = {},
+): Promise<void> {
   const transition = await ctx.database.retryingTransaction(async (tx) => {
     const attempt = await lockAttempt(tx, attemptId);
     if (attempt === undefined || attempt.settledAt === null || attempt.healthAppliedAt !== null)
       return undefined;
     const row = await lockBreakerOf(ctx, tx, attempt);
     return applyTo(tx, row, attempt);
-  });
+  }, patience);
   if (transition !== undefined) ctx.emit('breaker:transition', transition);
 }
 
@@ -38,6 +45,7 @@ export async function reapLostProbe(
   ctx: RescueContext,
   breaker: string,
   attemptId: string,
+  patience: Patience = {},
 ): Promise<boolean> {
   const transition = await ctx.database.retryingTransaction(async (tx) => {
     const attempt = await lockAttempt(tx, attemptId);
@@ -61,7 +69,7 @@ export async function reapLostProbe(
       },
       now,
     );
-  });
+  }, patience);
   if (transition === undefined) return false;
   ctx.emit('breaker:transition', transition);
   return true;

@@ -32,7 +32,11 @@ export async function disciplineAccount(
       const kind = outcome.reason === 'rate_limited' ? 'rate' : 'concurrency';
       const pauseMs = capacityPauseMs(kind, outcome.retryAfterMs, (row?.capacityRefusals ?? 0) + 1);
       const until = await pauseAccount(tx, account, kind, pauseMs);
-      return { notBefore: until, events: [{ name: 'account:paused', event: { account, kind, until } }] };
+      // Concurrency is over when a generation of ours ends, and so is the pause: the request waits for no more.
+      return {
+        notBefore: kind === 'rate' ? until : null,
+        events: [{ name: 'account:paused', event: { account, kind, until } }],
+      };
     }
     case 'account_refused': {
       const { httpStatus, errorCode } = outcome.evidence;

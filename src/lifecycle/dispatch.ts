@@ -2,9 +2,9 @@ import { decideAdmission } from '../core/admission.ts';
 import { type CircuitBreaker, decidePermit, type Permit } from '../core/circuit-breaker.ts';
 import { databaseErrorCode, isPassing, isRetryable } from '../postgres/errors.ts';
 import { type Lane, readLanes } from '../postgres/lanes.ts';
-import { type AdmittedBatch, admit } from './admit.ts';
+import { type AdmitResult, type AdmittedBatch, admit } from './admit.ts';
 import type { SubmissionContext } from './context.ts';
-import { admitProbe } from './probe.ts';
+import { admitProbe, type Reaches } from './probe.ts';
 
 const PAGE = 100;
 /** Lanes looked at in one round at most; the next round goes on from there. */
@@ -22,8 +22,8 @@ export interface DispatchRound {
 
 export interface DispatchTerms {
   readonly freeSlots: () => number;
-  /** False for a provider that this worker can't reach: it must neither submit nor probe there. */
-  readonly reaches: (provider: string) => boolean;
+  /** False for a lane that this worker can't serve: no key of the account, or the provider out of reach. */
+  readonly reaches: Reaches;
 }
 
 /**
@@ -47,11 +47,11 @@ export async function dispatch(
     for (const lane of lanes) {
       if (freeSlots() <= 0) return { admitted, wakeInMs, cursor };
       cursor = { account: lane.account, operation: lane.operation };
-      if (!terms.reaches(lane.provider)) continue;
+      if (!terms.reaches(lane)) continue;
       const opening = openingOf(lane);
       if (opening === 'open') {
         const wanted = Math.min(freeSlots(), lane.maxConcurrentGenerations);
-        const result = await orReport(ctx, () => admit(ctx, lane, { wanted }));
+        const result = await orReport(ctx, () => admitPastStaleJobs(ctx, lane, wanted));
         if (result === undefined || 'blockedBy' in result) continue;
         admitted += result.attempts.length;
         start(lane, result);
@@ -60,7 +60,9 @@ export async function dispatch(
         const name = `${lane.provider}/${lane.operation}`;
         if (probed.has(name)) continue;
         probed.add(name);
-        const probe = await orReport(ctx, () => admitProbe(ctx, lane.provider, lane.operation));
+        const probe = await orReport(ctx, () =>
+          admitProbe(ctx, lane.provider, lane.operation, terms.reaches),
+        );
         if (probe === undefined) continue;
         admitted++;
         start(probe.lane, probe.batch);
@@ -76,6 +78,20 @@ export async function dispatch(
     }
   }
   return { admitted, wakeInMs: freeSlots() > 0 ? 0 : wakeInMs, cursor };
+}
+
+/** Transactions that one lane may spend on jobs of requests that wait no more, in one round. */
+const STALE_ROUNDS = 100;
+
+/**
+ * Requests that expired or were withdrawn leave their jobs behind. A transaction that met only such has
+ * cleared them away and tries again at once, so that they never stand between the lane and its next request.
+ */
+async function admitPastStaleJobs(ctx: SubmissionContext, lane: Lane, wanted: number): Promise<AdmitResult> {
+  for (let round = 1; ; round++) {
+    const result = await admit(ctx, lane, { wanted });
+    if (!('blockedBy' in result) || result.blockedBy !== 'stale_jobs' || round >= STALE_ROUNDS) return result;
+  }
 }
 
 /** A lane that fails by itself, such as one whose queue nobody has made yet, must not keep the others waiting. */

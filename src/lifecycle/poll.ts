@@ -8,6 +8,7 @@ import {
 import type { Provider, ResultFile, TaskReading } from '../core/provider.ts';
 import {
   claimDueTasks,
+  countEmptyRead,
   type DueTask,
   failRequest,
   insertAssets,
@@ -23,6 +24,7 @@ import { notify } from '../postgres/notifications.ts';
 import { freeSlotOfTask, noteRefund } from '../postgres/submission-attempts.ts';
 import type { ResultStorage } from '../storage/directory-storage.ts';
 import { handOff } from './hand-off.ts';
+import { withDeadline } from './pause.ts';
 
 // Follows accepted tasks, whatever the submission path is going through: nothing here, and nothing that it
 // imports, knows of a breaker.
@@ -42,6 +44,10 @@ export interface PollContext {
 }
 
 const CLAIM_MARGIN_MS = 15_000;
+const READ_MARGIN_MS = 2_000;
+/** A claim on a task whose files are being fetched; renewed while that goes on. */
+const HAND_OFF_CLAIM_MS = 60_000;
+const RENEW_EVERY_MS = 20_000;
 /** Reads in a row that told nothing before a person is asked to look. */
 const ATTENTION_AFTER_ERRORS = 10;
 /** Finished without media: asked again so many times before it is taken for the truth. */
@@ -50,13 +56,15 @@ const ACCOUNT_TROUBLE: ReadonlySet<number> = new Set([401, 402, 403, 429]);
 
 /** Claims at most `limit` due tasks; each is then read and applied by `pollTask`. */
 export async function claimTasks(ctx: PollContext, limit: number): Promise<DueTask[]> {
-  return claimDueTasks(ctx.database, limit, ctx.readTimeoutMs + CLAIM_MARGIN_MS);
+  const leaseMs = ctx.readTimeoutMs + CLAIM_MARGIN_MS;
+  // In a transaction that says READ COMMITTED: the role or database may default to something stricter.
+  return ctx.database.retryingTransaction((tx) => claimDueTasks(tx, limit, leaseMs));
 }
 
 /** Reads one claimed task and applies what it learns. */
 export async function pollTask(ctx: PollContext, task: DueTask): Promise<void> {
   if (task.state === 'failed' && task.refundWatchIsOver) {
-    await noteRefundLook(ctx.database, task.id, null, null);
+    await ctx.database.retryingTransaction((tx) => noteRefundLook(tx, task.id, null, null));
     return;
   }
   const reading = await readTask(ctx, task);
@@ -68,8 +76,12 @@ async function readTask(ctx: PollContext, task: DueTask): Promise<TaskReading> {
   const provider = ctx.providerNamed(task.provider);
   if (provider === undefined) return unreadable('unknown_provider');
   try {
-    const apiKey = await ctx.apiKeyOf(task.account);
-    return await provider.readTask({ taskId: task.taskId, apiKey, timeoutMs: ctx.readTimeoutMs });
+    const read = async (): Promise<TaskReading> => {
+      const apiKey = await ctx.apiKeyOf(task.account);
+      return provider.readTask({ taskId: task.taskId, apiKey, timeoutMs: ctx.readTimeoutMs });
+    };
+    // A key or a provider of the app's own may never come back; one hung task must not hold its place for ever.
+    return await withDeadline(read(), ctx.readTimeoutMs + READ_MARGIN_MS, unreadable('provider_silent'));
   } catch {
     return unreadable('provider_threw');
   }
@@ -105,7 +117,7 @@ async function applyReading(ctx: PollContext, task: DueTask, reading: TaskReadin
 async function applyFailure(ctx: PollContext, task: DueTask, refunded: boolean | null): Promise<void> {
   const applied = await whileAccepted(ctx, task, async (tx) => {
     await providerIsDone(tx, task);
-    if (refunded === true) await noteRefund(tx, task.id);
+    if (refunded === true) await noteRefund(tx, task.id, task.taskId);
     const watch =
       refunded === true ? null : { forMs: REFUND_WATCH_MS, nextMs: nextRefundLookMs(ctx.schedule, 0) };
     await failRequest(tx, task.id, refunded, watch);
@@ -122,18 +134,17 @@ async function applySuccess(
   // The slot is free from here on, however long the files take.
   const mine = await whileAccepted(ctx, task, async (tx) => {
     await providerIsDone(tx, task);
-    await markProviderFinished(
-      tx,
-      task.id,
-      ctx.downloadTimeoutMs * Math.max(1, files.length) + CLAIM_MARGIN_MS,
-    );
+    await markProviderFinished(tx, task.id, HAND_OFF_CLAIM_MS);
   });
   if (!mine) return;
-  if (files.length === 0 && task.pollErrors + 1 < EMPTY_READS) {
+  if (
+    files.length === 0 &&
+    (await ctx.database.retryingTransaction((tx) => countEmptyRead(tx, task.id))) < EMPTY_READS
+  ) {
     await tryLater(ctx, task, null, null);
     return;
   }
-  const delivered = await handOff(ctx, task.id, files);
+  const delivered = await whileRenewing(ctx, task, () => handOff(ctx, task.id, files));
   if (!delivered.done) {
     await tryLater(ctx, task, null, null);
     return;
@@ -147,9 +158,26 @@ async function applySuccess(
   if (applied) ctx.emit('task:finished', { requestId: task.id, to: 'succeeded', files: files.length });
 }
 
+/** Keeps the claim while `work` goes on, so that a poller that dies is followed within a minute. */
+async function whileRenewing<Result>(
+  ctx: PollContext,
+  task: DueTask,
+  work: () => Promise<Result>,
+): Promise<Result> {
+  const renewal = setInterval(() => {
+    // A renewal that fails costs a second download at the worst, which is harmless.
+    schedulePoll(ctx.database, task.id, 'accepted', HAND_OFF_CLAIM_MS, task.pollErrors).catch(() => {});
+  }, RENEW_EVERY_MS);
+  try {
+    return await work();
+  } finally {
+    clearInterval(renewal);
+  }
+}
+
 /** Frees the slot (request, attempt, account: the lock order) and wakes those who wait for it. */
 async function providerIsDone(tx: Sql, task: DueTask): Promise<void> {
-  if (!(await freeSlotOfTask(tx, task.id))) return;
+  if (!(await freeSlotOfTask(tx, task.id, task.taskId))) return;
   await endConcurrencyPause(tx, task.account);
   await notify(tx, 'slot');
 }
@@ -160,7 +188,7 @@ async function applyRefundLook(ctx: PollContext, task: DueTask, reading: TaskRea
   await ctx.database.retryingTransaction(async (tx) => {
     const request = await lockRequest(tx, task.id);
     if (request?.state !== 'failed' || request.providerTaskId !== task.taskId) return;
-    if (refunded === true) await noteRefund(tx, task.id);
+    if (refunded === true) await noteRefund(tx, task.id, task.taskId);
     await noteRefundLook(tx, task.id, refunded, nextMs);
   });
   if (refunded === true) ctx.emit('task:refunded', { requestId: task.id });
@@ -208,13 +236,8 @@ async function reschedule(
     accountTrouble: httpStatus !== null && ACCOUNT_TROUBLE.has(httpStatus),
     retryAfterMs,
   };
-  await schedulePoll(
-    ctx.database,
-    task.id,
-    'accepted',
-    nextPollDelayMs(ctx.schedule, history, ctx.random()),
-    errors,
-  );
+  const delayMs = nextPollDelayMs(ctx.schedule, history, ctx.random());
+  await ctx.database.retryingTransaction((tx) => schedulePoll(tx, task.id, 'accepted', delayMs, errors));
 }
 
 async function raise(ctx: PollContext, task: DueTask, attention: 'overdue' | 'poll_failing'): Promise<void> {

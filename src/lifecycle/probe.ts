@@ -3,6 +3,9 @@ import { listProbeLanes, listProbeRequests } from '../postgres/probe-candidates.
 import { type AdmittedBatch, admit } from './admit.ts';
 import type { SubmissionContext } from './context.ts';
 
+/** Whether this worker can serve a lane: it has the account's key and gets through to the provider. */
+export type Reaches = (lane: Pick<Lane, 'provider' | 'account'>) => boolean;
+
 /** Lanes that are tried for one probe in one round. */
 const CANDIDATES = 20;
 /** Requests that are tried in each of them. */
@@ -18,9 +21,11 @@ export async function admitProbe(
   ctx: SubmissionContext,
   provider: string,
   operation: string,
+  reaches: Reaches = () => true,
 ): Promise<{ readonly lane: Lane; readonly batch: AdmittedBatch } | undefined> {
   for (const freshOnly of [true, false]) {
     for (const lane of await listProbeLanes(ctx.database, provider, operation, freshOnly, CANDIDATES)) {
+      if (!reaches(lane)) continue;
       for (const requestId of await listProbeRequests(ctx.database, lane, freshOnly, REQUESTS)) {
         const result = await admit(ctx, lane, { wanted: 1, probeWith: requestId });
         if (!('blockedBy' in result)) return { lane, batch: result };

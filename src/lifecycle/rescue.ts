@@ -46,9 +46,14 @@ export async function rescue(ctx: RescueContext): Promise<number> {
   let total = 0;
   const failures: unknown[] = [];
   for (const [rescued, piece] of Object.entries(pieces)) {
-    const count = await piece(ctx, failures);
-    if (count > 0) ctx.emit('rescue:done', { rescued, count });
-    total += count;
+    try {
+      const count = await piece(ctx, failures);
+      if (count > 0) ctx.emit('rescue:done', { rescued, count });
+      total += count;
+    } catch (error) {
+      if (isLostConnection(error)) throw error;
+      failures.push(error);
+    }
   }
   if (failures.length > 0) throw failures[0];
   return total;
@@ -92,14 +97,14 @@ async function rescueEndedLeases(ctx: RescueContext, failures: unknown[]): Promi
     const record = (tx: Sql) => recordOutcome(ctx, tx, attempt, LOST, 'rescue');
     const recorded = await ctx.database.retryingTransaction(record, PATIENCE);
     reportRecorded(ctx, recorded);
-    if (recorded.healthDue) await applyHealth(ctx, attempt.attemptId);
+    if (recorded.healthDue) await applyHealth(ctx, attempt.attemptId, PATIENCE);
     return recorded.events.length > 0;
   });
 }
 
 async function reapLostProbes(ctx: RescueContext, failures: unknown[]): Promise<number> {
   const overdue = await listOverdueProbes(ctx.database);
-  return each(overdue, failures, ({ name, attemptId }) => reapLostProbe(ctx, name, attemptId));
+  return each(overdue, failures, ({ name, attemptId }) => reapLostProbe(ctx, name, attemptId, PATIENCE));
 }
 
 /**
@@ -107,8 +112,10 @@ async function reapLostProbes(ctx: RescueContext, failures: unknown[]): Promise<
  * what SQL functions did to breakers: they can't emit.
  */
 async function announceOverrides(ctx: RescueContext): Promise<number> {
-  for (const name of await listExpiredOverrides(ctx.database)) await noteExpiredOverride(ctx.database, name);
-  const transitions = await takeUnannounced(ctx.database);
+  for (const name of await listExpiredOverrides(ctx.database)) {
+    await ctx.database.retryingTransaction((tx) => noteExpiredOverride(tx, name), PATIENCE);
+  }
+  const transitions = await ctx.database.retryingTransaction(takeUnannounced, PATIENCE);
   for (const transition of transitions) ctx.emit('breaker:transition', transition);
   return transitions.length;
 }
@@ -117,13 +124,13 @@ async function announceOverrides(ctx: RescueContext): Promise<number> {
 async function applyDueHealth(ctx: RescueContext, failures: unknown[]): Promise<number> {
   const due = await listHealthDue(ctx.database, BATCH);
   return each(due, failures, async (attemptId) => {
-    await applyHealth(ctx, attemptId);
+    await applyHealth(ctx, attemptId, PATIENCE);
     return true;
   });
 }
 
 async function expireRequests(ctx: RescueContext): Promise<number> {
-  const expired = await expireOverdue(ctx.database, BATCH);
+  const expired = await ctx.database.retryingTransaction((tx) => expireOverdue(tx, BATCH), PATIENCE);
   for (const requestId of expired) ctx.emit('request:expired', { requestId });
   return expired.length;
 }

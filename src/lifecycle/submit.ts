@@ -2,6 +2,7 @@ import { isUsableTaskId, outcomeOfTransportFailure, outcomeOfUnidentified } from
 import type { SubmissionOutcome } from '../core/provider.ts';
 import type { AdmittedAttempt } from '../postgres/submission-attempts.ts';
 import type { SubmissionContext } from './context.ts';
+import { withDeadline } from './pause.ts';
 
 /**
  * The POST of one admitted attempt. No transaction is open. Resolves for everything that can happen; what
@@ -15,35 +16,51 @@ export async function submit(
 ): Promise<SubmissionOutcome> {
   const provider = ctx.providerNamed(providerName);
   if (provider === undefined) return unsent('unknown_provider');
-  let apiKey: string;
-  try {
-    apiKey = await ctx.apiKeyOf(attempt.account);
-  } catch {
-    return unsent('missing_api_key');
-  }
+  const apiKey = await keyInTime(ctx, attempt.account);
+  if (apiKey === undefined) return unsent('missing_api_key');
   // The worker may have been paused between the commit and here.
   if (!maySend()) return unsent('gate_closed');
   const { deadlines, resubmitOn } = ctx.settingsOf(attempt.operation);
   try {
-    return recordable(
-      await provider.submit({
-        attemptId: attempt.attemptId,
-        operation: attempt.operation,
-        fields: attempt.fields,
-        apiKey,
-        deadlines,
-        resubmitOn,
-        maySend,
-      }),
-    );
+    const submitted = provider.submit({
+      attemptId: attempt.attemptId,
+      operation: attempt.operation,
+      fields: attempt.fields,
+      apiKey,
+      deadlines,
+      resubmitOn,
+      maySend,
+    });
+    // Ours ends by itself within submissionMs.
+    const silent = unknown('provider_silent');
+    return recordable(await withDeadline(submitted, deadlines.submissionMs + SILENCE_MARGIN_MS, silent));
   } catch {
     // A provider that throws has told nothing, and the money may be gone.
-    return {
-      ...outcomeOfTransportFailure({ unsent: false, ownDoing: false }),
-      retryAfterMs: null,
-      evidence: evidence('sent', 'provider_threw'),
-    };
+    return unknown('provider_threw');
   }
+}
+
+const SILENCE_MARGIN_MS = 1_000;
+const KEY_TIMEOUT_MS = 5_000;
+
+async function keyInTime(ctx: SubmissionContext, account: string): Promise<string | undefined> {
+  try {
+    return await withDeadline<string | undefined>(
+      Promise.resolve(ctx.apiKeyOf(account)),
+      KEY_TIMEOUT_MS,
+      undefined,
+    );
+  } catch {
+    return undefined;
+  }
+}
+
+function unknown(errorCode: string): SubmissionOutcome {
+  return {
+    ...outcomeOfTransportFailure({ unsent: false, ownDoing: false }),
+    retryAfterMs: null,
+    evidence: evidence('sent', errorCode),
+  };
 }
 
 const PLAIN_CODE = /^[A-Za-z0-9_.:-]{1,64}$/;
@@ -53,14 +70,33 @@ const PLAIN_CODE = /^[A-Za-z0-9_.:-]{1,64}$/;
  * along may report such, and its paid outcome must still be recorded.
  */
 function recordable(outcome: SubmissionOutcome): SubmissionOutcome {
-  const { errorCode, providerTaskId } = outcome.evidence;
+  const { errorCode, providerTaskId, httpStatus, responseAgeMs } = outcome.evidence;
   const taskId = isUsableTaskId(providerTaskId) ? providerTaskId : null;
   const table =
     outcome.certainty === 'accepted' && taskId === null
       ? outcomeOfUnidentified('accepted_without_task_id')
       : {};
   const code = errorCode === null || PLAIN_CODE.test(errorCode) ? errorCode : 'unprintable';
-  return { ...outcome, ...table, evidence: { ...outcome.evidence, errorCode: code, providerTaskId: taskId } };
+  return {
+    ...outcome,
+    ...table,
+    retryAfterMs: within(outcome.retryAfterMs, MAX_MS),
+    evidence: {
+      ...outcome.evidence,
+      errorCode: code,
+      providerTaskId: taskId,
+      httpStatus: within(httpStatus, 999),
+      // Unknown is the careful reading: the POST then counts as arriving when its lease ends.
+      responseAgeMs: within(responseAgeMs, MAX_MS),
+    },
+  };
+}
+
+const MAX_MS = 86_400_000;
+
+/** A number of a provider's own is taken only when the database can hold it. */
+function within(value: number | null, max: number): number | null {
+  return value !== null && Number.isFinite(value) && value >= 0 && value <= max ? Math.round(value) : null;
 }
 
 function unsent(errorCode: string): SubmissionOutcome {

@@ -10,6 +10,8 @@ import type { JobQueue, WaitingJob } from '../queue/boss.ts';
 /** A request that somebody else has locked is looked at again after this. */
 const LOCKED_DELAY_MS = 1_000;
 
+const UUID = /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/i;
+
 type LaneName = Pick<Lane, 'account' | 'operation'>;
 
 /**
@@ -23,11 +25,12 @@ export async function takeJobs(
   lane: LaneName,
   limit: number,
   now: Date,
-): Promise<string[]> {
+): Promise<{ readonly eligible: readonly string[]; readonly taken: number }> {
   const jobs = await queue.fetch(tx, lane.account, lane.operation, limit);
-  if (jobs.length === 0) return [];
-  const ids = jobs.map((job: WaitingJob) => job.data.requestId);
-  const locked = new Map((await lockForAdmission(tx, ids)).map((request) => [request.id, request]));
+  if (jobs.length === 0) return { eligible: [], taken: 0 };
+  // A job that somebody made by hand may hold anything; only ids are asked for, and only this lane's answer.
+  const ids = jobs.map((job: WaitingJob) => job.data?.requestId).filter((id) => UUID.test(id));
+  const locked = new Map((await lockForAdmission(tx, ids, lane)).map((request) => [request.id, request]));
   const eligible: string[] = [];
   const later: { id: string; at: Date }[] = [];
   for (const id of ids) {
@@ -40,13 +43,13 @@ export async function takeJobs(
   const unseen = ids.filter((id) => !locked.has(id));
   if (unseen.length > 0) {
     const at = new Date(now.getTime() + LOCKED_DELAY_MS);
-    for (const id of await listStillQueued(tx, unseen)) later.push({ id, at });
+    for (const id of await listStillQueued(tx, unseen, lane)) later.push({ id, at });
   }
   await queue.complete(tx, lane.account, lane.operation, jobs);
   for (const { id, at } of later) {
     await queue.send(tx, { id, account: lane.account, operation: lane.operation }, at);
   }
-  return eligible;
+  return { eligible, taken: jobs.length };
 }
 
 /**
@@ -60,7 +63,7 @@ export async function takeProbe(
   requestId: string,
   now: Date,
 ): Promise<string[]> {
-  const [request] = await lockForAdmission(tx, [requestId]);
+  const [request] = await lockForAdmission(tx, [requestId], lane);
   if (request?.state !== 'queued' || request.notBefore > now || isPastDeadline(request, now)) return [];
   await queue.completeWaiting(tx, lane.account, lane.operation, requestId);
   return [requestId];

@@ -90,6 +90,18 @@ where id = $1`,
   );
 }
 
+/** Counts a read that said `succeeded` and named no file; says which one it was. */
+export async function countEmptyRead(sql: Sql, id: string): Promise<number> {
+  const [row] = await rows<{ reads: number }>(
+    sql,
+    `update onetake.generation_requests set empty_reads = empty_reads + 1
+where id = $1 and state = 'accepted'
+returning empty_reads as reads`,
+    [id],
+  );
+  return row?.reads ?? 0;
+}
+
 export async function failRequest(
   tx: Sql,
   id: string,

@@ -11,6 +11,12 @@ export interface NewHold {
 
 /** One live hold per lane and kind; false when there is one already. The caller holds the account's lock. */
 export async function insertHold(tx: Sql, hold: NewHold): Promise<boolean> {
+  // One whose time is over holds nothing any more, and must not stand in the way of the next.
+  await tx.executeSql(
+    `update onetake.account_holds set ended_at = until, ended_by = 'until'
+where account = $1 and ended_at is null and until <= clock_timestamp()`,
+    [hold.account],
+  );
   const inserted = await rows(
     tx,
     `insert into onetake.account_holds (account, operation, kind, code, since, epoch)

@@ -104,6 +104,8 @@ export async function clearJobDue(tx: Sql, id: string): Promise<void> {
   ]);
 }
 
+type LaneName = { readonly account: string; readonly operation: string };
+
 export interface AdmissibleRequest {
   readonly id: string;
   readonly state: RequestState;
@@ -112,23 +114,28 @@ export interface AdmissibleRequest {
 }
 
 /** Locks what can be locked at once: admission holds account and breaker, and waits for no request. */
-export async function lockForAdmission(tx: Sql, ids: readonly string[]): Promise<AdmissibleRequest[]> {
+export async function lockForAdmission(
+  tx: Sql,
+  ids: readonly string[],
+  lane: LaneName,
+): Promise<AdmissibleRequest[]> {
   return rows(
     tx,
     `select id, state, not_before as "notBefore", submit_before as "submitBefore"
 from onetake.generation_requests
-where id = any($1::uuid[])
+where id = any($1::uuid[]) and account = $2 and operation = $3
 for no key update skip locked`,
-    [ids],
+    [ids, lane.account, lane.operation],
   );
 }
 
 /** Which of these exist and are still queued; read without a lock, for jobs whose request was locked. */
-export async function listStillQueued(tx: Sql, ids: readonly string[]): Promise<string[]> {
+export async function listStillQueued(tx: Sql, ids: readonly string[], lane: LaneName): Promise<string[]> {
   const found = await rows<{ id: string }>(
     tx,
-    `select id from onetake.generation_requests where id = any($1::uuid[]) and state = 'queued'`,
-    [ids],
+    `select id from onetake.generation_requests
+where id = any($1::uuid[]) and account = $2 and operation = $3 and state = 'queued'`,
+    [ids, lane.account, lane.operation],
   );
   return found.map((row) => row.id);
 }

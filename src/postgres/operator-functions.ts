@@ -73,6 +73,15 @@ export async function abandonRequest(sql: Sql, id: string, note: OperatorNote): 
   ]);
 }
 
+/** Takes an operator's *accepted* back. */
+export async function reopenRequest(sql: Sql, id: string, note: OperatorNote): Promise<Resolution> {
+  return resolution(sql, `select ${RESOLUTION} from onetake.reopen($1, $2, $3)`, [
+    id,
+    note.actor,
+    note.reason,
+  ]);
+}
+
 export async function cancelRequest(sql: Sql, id: string, note: OperatorNote): Promise<Resolution> {
   return resolution(sql, `select ${RESOLUTION} from onetake.cancel_request($1, $2, $3)`, [
     id,
@@ -185,6 +194,8 @@ export interface AmbiguousSubmission {
   readonly charge: string;
   readonly rearmableAt: Date | null;
   readonly needsForce: boolean;
+  /** What says that it has most likely been paid for, in words. */
+  readonly paidEvidence: string | null;
   readonly evidence: string | null;
 }
 
@@ -197,7 +208,7 @@ export async function listAmbiguousSubmissions(
     sql,
     `select id, reason, account, operation, age_ms::float8 as "ageMs", attempt, phase, http_status as "httpStatus",
   error_code as "errorCode", started_at as "startedAt", charge, rearmable_at as "rearmableAt",
-  needs_force as "needsForce", evidence
+  needs_force as "needsForce", paid_evidence as "paidEvidence", evidence
 from onetake.ambiguous_submissions
 where $1::uuid is null or id = $1
 limit $2`,

@@ -5,7 +5,7 @@ import { firstRow, type Sql } from './database.ts';
  * The newest migration of this build, as its journal dates it (epoch ms). A constant, since a bundled
  * client has no migrations beside it; a test holds it equal to the journal.
  */
-export const NEWEST_MIGRATION = 1_795_996_812_304;
+export const NEWEST_MIGRATION = 1_795_998_014_241;
 
 export type SchemaStatus = 'missing' | 'older' | 'current' | 'newer' | 'unreadable';
 
@@ -52,4 +52,16 @@ export async function requireSchema(sql: Sql): Promise<void> {
       // A role with narrow rights is no reason to refuse: what it may not do, the database will say.
       return;
   }
+}
+
+/**
+ * Workers and pollers read instants as their driver parses them, which is ISO alone: under another DateStyle
+ * every one of them would be null, and nothing would ever be sent.
+ */
+export async function requireIsoDates(sql: Sql): Promise<void> {
+  const row = await firstRow<{ style: string }>(sql, `select current_setting('datestyle') as style`);
+  if (row?.style.startsWith('ISO')) return;
+  throw new OnetakeError('configuration_invalid', 'The database hands out dates in a style other than ISO.', {
+    hint: "Run: alter role <the role of this process> set datestyle = 'ISO'; (or the same for the database).",
+  });
 }

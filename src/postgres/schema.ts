@@ -128,6 +128,8 @@ export const generationRequests = onetake.table(
     // Both the schedule and, while a poller is at it, its lease.
     nextPollAt: instant('next_poll_at'),
     pollErrors: integer('poll_errors').notNull().default(0),
+    // Reads that said `succeeded` and named no file.
+    emptyReads: integer('empty_reads').notNull().default(0),
     providerFinishedAt: instant('provider_finished_at'),
     supersedes: uuid('supersedes'),
     fairGroup: text('fair_group').notNull().default(''),
@@ -306,6 +308,8 @@ export const attemptEvidence = onetake.table(
     errorCode: text('error_code'),
     certainty: text('certainty').notNull(),
     providerTaskId: text('provider_task_id'),
+    // An operator took the word back.
+    withdrawnAt: instant('withdrawn_at'),
   },
   (table) => [
     foreignKey({

@@ -250,6 +250,7 @@ export async function findEarlierAcceptance(
 from onetake.submission_attempts a
 join onetake.attempt_evidence e on e.attempt_id = a.id
 where a.request_id = $1 and a.attempt < $2 and e.certainty = 'accepted' and e.provider_task_id is not null
+  and e.withdrawn_at is null
 order by a.attempt desc, e.id desc
 limit 1`,
     [requestId, attempt],
@@ -266,23 +267,21 @@ where id = $1 and health_applied_at is null`,
 }
 
 /** The provider has finished this task: its generation no longer runs. True when a slot became free. */
-export async function freeSlotOfTask(tx: Sql, requestId: string): Promise<boolean> {
+export async function freeSlotOfTask(tx: Sql, requestId: string, taskId: string): Promise<boolean> {
   const freed = await rows(
     tx,
     `update onetake.submission_attempts a set slot_freed_at = clock_timestamp()
-where a.id = (select x.id from onetake.submission_attempts x where x.request_id = $1 order by x.attempt desc limit 1)
-  and a.slot_freed_at is null
+where a.id = onetake.attempt_of_task($1, $2) and a.slot_freed_at is null
 returning a.id`,
-    [requestId],
+    [requestId, taskId],
   );
   return freed.length > 0;
 }
 
-export async function noteRefund(tx: Sql, requestId: string): Promise<void> {
+export async function noteRefund(tx: Sql, requestId: string, taskId: string): Promise<void> {
   await tx.executeSql(
-    `update onetake.submission_attempts a set refunded = true
-where a.id = (select x.id from onetake.submission_attempts x where x.request_id = $1 order by x.attempt desc limit 1)`,
-    [requestId],
+    `update onetake.submission_attempts a set refunded = true where a.id = onetake.attempt_of_task($1, $2)`,
+    [requestId, taskId],
   );
 }
 

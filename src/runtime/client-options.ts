@@ -91,34 +91,33 @@ export interface OverrideBreakerInput {
   readonly reason: string;
   /** The override ends by itself at this instant of the database's clock. */
   readonly expiresAt?: Date;
-  /** The same, in ms from now by that clock. Not both. */
+  /** The same, in ms from now by that clock; 1 to 1,000,000,000,000. Not both. */
   readonly expiresInMs?: number;
 }
 
 const OVERRIDE_KEYS = ['name', 'mode', 'actor', 'reason', 'expiresAt', 'expiresInMs'];
 const OVERRIDE_MODES = ['forced_open', 'forced_closed', 'released'];
+/** About 31 years; much later instants are none to the database. */
+const MAX_EXPIRES_IN_MS = 1_000_000_000_000;
 
 /** When the override ends by itself; throws `invalid_option` for what makes no sense. */
 export function checkOverride(
   input: OverrideBreakerInput,
 ): { readonly at: Date } | { readonly inMs: number } | null {
   checkKeys(input, OVERRIDE_KEYS);
-  if (!OVERRIDE_MODES.includes(input.mode)) {
-    throw new OnetakeError('invalid_option', `mode: expected one of ${OVERRIDE_MODES.join(', ')}.`);
-  }
-  const { expiresAt, expiresInMs } = input;
-  if (input.mode === 'released' || (expiresAt !== undefined && expiresInMs !== undefined)) {
-    if (expiresAt === undefined && expiresInMs === undefined) return null;
-    throw new OnetakeError(
-      'invalid_option',
-      'expiresAt, expiresInMs: give one of them, and none to a release.',
-    );
+  const { name, mode, expiresAt, expiresInMs } = input;
+  if (typeof name !== 'string')
+    throw invalid('name', 'expected that of a breaker, `<provider>/<operation>`.');
+  if (!OVERRIDE_MODES.includes(mode)) throw invalid('mode', `expected one of ${OVERRIDE_MODES.join(', ')}.`);
+  const given = [expiresAt, expiresInMs].filter((expiry) => expiry !== undefined).length;
+  if (given > (mode === 'released' ? 0 : 1)) {
+    throw invalid('expiresAt, expiresInMs', 'give one of them, and none to a release.');
   }
   if (expiresInMs !== undefined) {
-    if (Number.isInteger(expiresInMs) && expiresInMs >= 1) return { inMs: expiresInMs };
-    throw new OnetakeError('invalid_option', 'expiresInMs: expected a whole number from 1.');
+    if (isWholeNumber(expiresInMs, 1, MAX_EXPIRES_IN_MS)) return { inMs: expiresInMs };
+    throw invalid('expiresInMs', `expected a whole number from 1 to ${MAX_EXPIRES_IN_MS}.`);
   }
   if (expiresAt === undefined) return null;
-  if (expiresAt instanceof Date && !Number.isNaN(expiresAt.getTime())) return { at: expiresAt };
-  throw new OnetakeError('invalid_option', 'expiresAt: expected a valid Date.');
+  if (isInstant(expiresAt)) return { at: expiresAt };
+  throw invalid('expiresAt', 'expected a valid Date of the years 1970 to 9999.');
 }

@@ -27,6 +27,7 @@ import {
   type Resolution,
   releaseAccount,
   releaseBreaker,
+  reopenRequest,
   resolveAsAccepted,
   resolveAsNotAccepted,
 } from '../postgres/operator-functions.ts';
@@ -53,6 +54,7 @@ import {
   type OverrideBreakerInput,
 } from './client-options.ts';
 import { checkEnqueue, type EnqueueInput } from './enqueue-options.ts';
+import { inTurn } from './in-turn.ts';
 
 export interface ClientOptions {
   /** Either this or `pool`. Connects on first use. */
@@ -95,6 +97,8 @@ export interface Client {
   cancel(id: string, note: OperatorNote): Promise<Resolution>;
   listAmbiguous(filter?: { readonly id?: string; readonly limit?: number }): Promise<AmbiguousSubmission[]>;
   resolve(input: ResolveInput): Promise<Resolution>;
+  /** Takes back the task id that an operator attached: the request is ambiguous again. */
+  reopen(id: string, note: OperatorNote): Promise<Resolution>;
   breakerStatus(): Promise<BreakerStatus[]>;
   breakerHistory(name: string, limit?: number): Promise<BreakerHistoryRow[]>;
   /** Forces a breaker open or closed, or releases it; resolves to what was in force before, or `none`. */
@@ -144,7 +148,7 @@ export function createClient(options: ClientOptions): Client {
   const requireId = async (given: string): Promise<string> => {
     const id = await resolveId(given);
     if (id !== undefined) return id;
-    throw new OnetakeError('request_not_found', `There is no generation request ${given}.`);
+    throw notFound(given);
   };
   const get = async (given: string): Promise<RequestDetails | undefined> => {
     const id = await resolveId(given);
@@ -163,7 +167,9 @@ export function createClient(options: ClientOptions): Client {
       checkKeys(options, ['tx']);
       const { tx } = options;
       const intent: Intent = checkEnqueue(input);
-      if (tx !== undefined) return explained(() => enqueue(context, callerExecutor(tx), intent));
+      if (tx !== undefined) {
+        return inTurn(tx, () => explained(() => enqueue(context, callerExecutor(tx), intent)));
+      }
       const id = randomUUID();
       const own = () => database.retryingTransaction((sql) => enqueue(context, sql, intent, id));
       return explained(async () => {
@@ -183,7 +189,9 @@ export function createClient(options: ClientOptions): Client {
       for (;;) {
         if (signal?.aborted) throw aborted(id);
         const request = await explained(() => get(id));
-        if (request !== undefined && isSettled(request.state)) return request;
+        // One whose enqueue is not committed yet is not there either: wait after the commit.
+        if (request === undefined) throw notFound(given);
+        if (isSettled(request.state)) return request;
         try {
           await wait(POLL_MS, undefined, signal === undefined ? {} : { signal });
         } catch {
@@ -213,12 +221,13 @@ export function createClient(options: ClientOptions): Client {
             return abandonRequest(database, id, note);
         }
       }),
+    reopen: (given, note) => explained(async () => reopenRequest(database, await requireId(given), note)),
     breakerStatus: () => explained(() => listBreakerStatus(database)),
     breakerHistory: (name, limit = 100) => explained(() => listTransitions(database, name, limit)),
     overrideBreaker: (input) =>
       explained(async () => {
-        const note = { actor: input.actor, reason: input.reason };
         const expiry = checkOverride(input);
+        const note = { actor: input.actor, reason: input.reason };
         const was =
           input.mode === 'released'
             ? await releaseBreaker(database, input.name, note)
@@ -257,6 +266,10 @@ function plain(given: unknown): string {
   return String(given)
     .replace(/[^A-Za-z0-9_.-]/g, '?')
     .slice(0, 40);
+}
+
+function notFound(id: string): OnetakeError {
+  return new OnetakeError('request_not_found', `There is no generation request ${id}.`);
 }
 
 function isSettled(state: RequestState): boolean {

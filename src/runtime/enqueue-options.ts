@@ -1,5 +1,5 @@
 import { OnetakeError, suggestion } from '../core/errors.ts';
-import type { OperationFields, OperationName } from '../core/operations.ts';
+import { encodeFields, type OperationFields, type OperationName } from '../core/operations.ts';
 import type { Intent } from '../lifecycle/enqueue.ts';
 
 export type EnqueueInput = {
@@ -45,6 +45,14 @@ export function checkEnqueue(input: EnqueueInput): Intent {
   if (typeof fields !== 'object' || fields === null || Array.isArray(fields)) {
     throw invalid('fields', 'expected an object with the fields of the operation.');
   }
+  if (requestKey === undefined) {
+    throw invalid(
+      'requestKey',
+      'missing. It names what the user meant, such as the id of an order or a click.',
+    );
+  }
+  // Named before anything is opened: a misspelt field must not be hidden by a database that is away.
+  encodeFields(operation, fields as Intent['fields']);
   if (!isPlainText(requestKey, 1, 255)) {
     throw invalid('requestKey', 'expected 1 to 255 characters without control characters.');
   }

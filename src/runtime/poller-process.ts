@@ -3,7 +3,7 @@ import { claimTasks, type PollContext, pollTask } from '../lifecycle/poll.ts';
 import { type DueTask, nextDueInMs } from '../postgres/accepted-tasks.ts';
 import { Database } from '../postgres/database.ts';
 import { databaseErrorCode } from '../postgres/errors.ts';
-import { requireSchema } from '../postgres/schema-version.ts';
+import { requireIsoDates, requireSchema } from '../postgres/schema-version.ts';
 import { JobQueue } from '../queue/boss.ts';
 import { createDirectoryStorage } from '../storage/directory-storage.ts';
 import { eventBus } from './event-bus.ts';
@@ -101,9 +101,14 @@ export function createPoller(options: ProcessOptions = {}): Poller {
   let stopping: Promise<void> | undefined;
   let started = false;
 
+  const check = async (): Promise<void> => {
+    await requireSchema(database);
+    await requireIsoDates(database);
+  };
+
   /** Once; after a failure, a database that was away or not migrated, the next call tries again. */
   const prepare = (): Promise<void> => {
-    prepared ??= requireSchema(database).catch((error: unknown) => {
+    prepared ??= check().catch((error: unknown) => {
       prepared = undefined;
       throw error;
     });

@@ -34,6 +34,8 @@ export interface ProcessSetup {
   readonly name: string;
   readonly providerNamed: (name: string) => Provider | undefined;
   readonly apiKeyOf: (account: string) => string | Promise<string>;
+  /** Whether this process can have the account's key at all. */
+  readonly hasKey: (account: string) => boolean;
   readonly settingsOf: (operation: string) => OperationSettings;
   readonly listeners: readonly EventListener[];
   readonly closeProviders: () => Promise<void>;
@@ -70,6 +72,7 @@ export function setUp(options: ProcessOptions): ProcessSetup {
     name: options.name ?? `${hostname()}:${process.pid}`,
     providerNamed: (name) => providers.get(name),
     apiKeyOf,
+    hasKey: (account) => options.credentials !== undefined || Object.hasOwn(config.accounts, account),
     settingsOf: (operation) => settingsOf(config, operation),
     listeners: options.onEvent === undefined ? [] : [options.onEvent],
     closeProviders: async () => {

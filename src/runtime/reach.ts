@@ -13,6 +13,7 @@ const BLIND_PAUSE_MS = 60_000;
 interface Sickness {
   readonly since: number;
   nextCheckAt: number;
+  asking: boolean;
 }
 
 export interface ReachOptions {
@@ -42,7 +43,7 @@ export class Reach {
     this.#unsentInARow.set(provider, row);
     if (row < SICK_AFTER || this.#sick.has(provider)) return;
     const since = clock.monotonic();
-    this.#sick.set(provider, { since, nextCheckAt: since + CHECK_EVERY_MS });
+    this.#sick.set(provider, { since, nextCheckAt: since + CHECK_EVERY_MS, asking: false });
     emit('worker:sick', { worker, provider });
   }
 
@@ -50,21 +51,40 @@ export class Reach {
     return !this.#sick.has(provider);
   }
 
-  /** Asks again whom it could not reach, when it is time; call it in each round. */
-  async check(): Promise<void> {
-    for (const [name, sickness] of this.#sick) {
-      const now = this.#options.clock.monotonic();
-      if (now < sickness.nextCheckAt) continue;
-      sickness.nextCheckAt = now + CHECK_EVERY_MS;
+  /**
+   * Asks again whom it could not reach, when it is time; true when one of them answered. Call it in each
+   * round and don't wait for it: a provider that keeps silent would hold up the others. Never rejects.
+   */
+  async check(): Promise<boolean> {
+    const answers = await Promise.all(
+      [...this.#sick].map(([name, sickness]) => this.#checkOne(name, sickness)),
+    );
+    return answers.includes(true);
+  }
+
+  async #checkOne(name: string, sickness: Sickness): Promise<boolean> {
+    const { worker, clock, emit } = this.#options;
+    const now = clock.monotonic();
+    // One question at a time, also to a provider that is slower than its timeout.
+    if (sickness.asking || now < sickness.nextCheckAt) return false;
+    sickness.nextCheckAt = now + CHECK_EVERY_MS;
+    sickness.asking = true;
+    const well = await this.#isWell(name, now - sickness.since);
+    sickness.asking = false;
+    if (!well) return false;
+    this.#sick.delete(name);
+    this.#unsentInARow.delete(name);
+    emit('worker:recovered', { worker, provider: name });
+    return true;
+  }
+
+  async #isWell(name: string, sickForMs: number): Promise<boolean> {
+    try {
       const provider = this.#options.providerNamed(name);
-      const well =
-        provider?.isReachable === undefined
-          ? now - sickness.since >= BLIND_PAUSE_MS
-          : await provider.isReachable(CHECK_TIMEOUT_MS).catch(() => false);
-      if (!well) continue;
-      this.#sick.delete(name);
-      this.#unsentInARow.delete(name);
-      this.#options.emit('worker:recovered', { worker: this.#options.worker, provider: name });
+      if (provider?.isReachable === undefined) return sickForMs >= BLIND_PAUSE_MS;
+      return await provider.isReachable(CHECK_TIMEOUT_MS);
+    } catch {
+      return false;
     }
   }
 }

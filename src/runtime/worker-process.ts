@@ -6,7 +6,7 @@ import { submit } from '../lifecycle/submit.ts';
 import { Database } from '../postgres/database.ts';
 import { databaseErrorCode } from '../postgres/errors.ts';
 import type { Lane } from '../postgres/lanes.ts';
-import { requireSchema } from '../postgres/schema-version.ts';
+import { requireIsoDates, requireSchema } from '../postgres/schema-version.ts';
 import type { AdmittedAttempt } from '../postgres/submission-attempts.ts';
 import { JobQueue } from '../queue/boss.ts';
 import { reportDifferences } from './configuration-rows.ts';
@@ -59,13 +59,19 @@ export function createWorker(options: ProcessOptions = {}): Worker {
   };
 
   const reach = new Reach({ worker, emit, clock: systemClock, providerNamed: setup.providerNamed });
-  const reaches = (provider: string) => reach.reaches(provider);
+  // Without `credentials` the keys are those of the configuration's accounts; others belong to other workers.
+  const reaches = (lane: Pick<Lane, 'provider' | 'account'>) =>
+    reach.reaches(lane.provider) && setup.hasKey(lane.account);
+  let stopping: Promise<void> | undefined;
   const inFlight = new Set<Promise<void>>();
-  const freeSlots = () => config.worker.concurrency - inFlight.size;
+  // None once it stops: the round under way then ends at the next lane.
+  const freeSlots = () => (stopping === undefined ? config.worker.concurrency - inFlight.size : 0);
   let cursor: LaneCursor = null;
 
   const perform = async (attempt: AdmittedAttempt, lane: Lane, batch: AdmittedBatch): Promise<void> => {
-    const outcome = await submit(ctx, attempt, lane.provider, batch.maySend);
+    // What was admitted while the stop came is known to be unsent, and goes back to the queue.
+    const maySend = () => stopping === undefined && batch.maySend();
+    const outcome = await submit(ctx, attempt, lane.provider, maySend);
     // What it kept back itself (no key for that account, too late) tells nothing about the way there.
     if (outcome.reason !== 'unsent_own_doing') reach.note(lane.provider, outcome.certainty);
     await settle(ctx, attempt, outcome);
@@ -81,8 +87,17 @@ export function createWorker(options: ProcessOptions = {}): Worker {
       inFlight.add(performed);
     }
   };
+  const checks = new Set<Promise<void>>();
+  const check = (): void => {
+    const checked = reach.check().then((recovered) => {
+      checks.delete(checked);
+      if (recovered) dispatching.wake();
+    });
+    checks.add(checked);
+  };
   const round = async () => {
-    await reach.check();
+    // Beside the round: a provider that keeps silent must not hold up what goes to the others.
+    check();
     const result = await dispatch(ctx, cursor, { freeSlots, reaches }, startBatch);
     cursor = result.cursor;
     return result;
@@ -102,13 +117,13 @@ export function createWorker(options: ProcessOptions = {}): Worker {
   });
 
   let prepared: Promise<void> | undefined;
-  let stopping: Promise<void> | undefined;
   let started = false;
 
   /** Once; after a failure, a database that was away or not migrated, the next call tries again. */
   const prepare = (): Promise<void> => {
     prepared ??= (async () => {
       await requireSchema(database);
+      await requireIsoDates(database);
       await queue.start();
       await reportDifferences(database, config, emit);
     })().catch((error: unknown) => {
@@ -134,7 +149,7 @@ export function createWorker(options: ProcessOptions = {}): Worker {
     async runOnce() {
       await prepare();
       const { admitted } = await round();
-      await Promise.all(inFlight);
+      await Promise.all([...inFlight, ...checks]);
       await rescuing.once();
       return admitted;
     },
@@ -145,6 +160,7 @@ export function createWorker(options: ProcessOptions = {}): Worker {
         await dispatching.stop();
         // Never abort a paid POST because a process wants to stop: each ends within its own deadline.
         while (inFlight.size > 0) await Promise.all(inFlight);
+        await Promise.all(checks);
         await rescuing.loop.stop();
         listener.stop();
         await queue.stop();

@@ -92,6 +92,25 @@ describe('the history of a breaker', () => {
     }
   });
 
+  it('notes with an opening how many failures it took, whatever the threshold was by then', async () => {
+    const world = await openBreakerWorld({ breaker: { failureThreshold: 5, cooldownMs: 30_000 } });
+    await world.each(fails(), fails(), fails());
+    // Lowered below the count that there is: the next failure opens it.
+    await world.database.query('update onetake.circuit_breakers set failure_threshold = 2');
+    await world.songs(2);
+    await world.each(fails());
+    await world.settle(await world.probe(), fails());
+    await world.settle(await world.probe(), accepts());
+    const rows = await world.transitions();
+    expect(rows.map((row) => [row['cause'], row['failures']])).toEqual([
+      ['failure_threshold', 4],
+      ['probe_granted', null],
+      ['probe_failed', null],
+      ['probe_granted', null],
+      ['probe_succeeded', null],
+    ]);
+  });
+
   it('emits each row as one event with the same fields', async () => {
     const world = await openBreakerWorld();
     await world.opened(1);

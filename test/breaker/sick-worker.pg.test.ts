@@ -1,6 +1,15 @@
-import { describe, expect, it } from 'vitest';
+import { describe, expect, it, onTestFinished, vi } from 'vitest';
+import type { Provider } from '../../src/core/provider.ts';
 import type { OnetakeConfig } from '../../src/runtime/define-config.ts';
-import { COOLDOWN_MS, openBreakerWorld } from '../support/breaker-world.ts';
+import {
+  type BreakerWorld,
+  broken,
+  COOLDOWN_MS,
+  freezeTimers,
+  openBreakerWorld,
+} from '../support/breaker-world.ts';
+import { hold } from '../support/raw-provider.ts';
+import { waitFor } from '../support/wait-for.ts';
 
 /** Nothing listens there. */
 const NOWHERE = 'http://127.0.0.1:1';
@@ -48,4 +57,88 @@ describe('a worker that reaches no provider', () => {
     expect(world.events.filter(({ name }) => name === 'worker:sick')).toEqual([]);
     expect(await world.request(id)).toMatchObject({ state: 'accepted' });
   });
+
+  it('goes on submitting to the others while it asks one that keeps silent, and comes back the moment that one answers', async () => {
+    const world = await openBreakerWorld();
+    const { worker, mute } = await sickForMute(world);
+    await world.passTime(COOLDOWN_MS);
+    turnMonotonicClock(15_000);
+    freezeTimers(world);
+    // Unanswered, it wakes nobody.
+    world.raw.onPost = hold;
+
+    await worker.start();
+    await mute.asked;
+    await world.song('loud');
+    await world.raw.post(1);
+    expect(mute.submissions()).toBe(5);
+
+    mute.answer();
+    await waitFor(() => mute.submissions() === 6, { what: 'a probe of the one that is back' });
+    expect(names(world)).toContain('worker:recovered');
+  });
+
+  it('stops only once its question is answered', async () => {
+    const world = await openBreakerWorld();
+    const { worker, mute } = await sickForMute(world);
+    turnMonotonicClock(15_000);
+    await worker.start();
+    await mute.asked;
+    const stopped = worker.stop();
+    // Long enough for another one to come and go.
+    const other = world.worker();
+    await other.runOnce();
+    await other.stop();
+    expect(names(world).filter((name) => name === 'process:stopped')).toHaveLength(1);
+    mute.answer();
+    await stopped;
+    expect(names(world).slice(-2)).toEqual(['worker:recovered', 'process:stopped']);
+  });
 });
+
+const names = (world: BreakerWorld) => world.events.map(({ name }) => name);
+
+/** Nothing gets through to it, and whether anything would is answered when the test says so. */
+function muteProvider() {
+  const asked = Promise.withResolvers<void>();
+  const answered = Promise.withResolvers<boolean>();
+  let submissions = 0;
+  const provider: Provider = {
+    name: 'mute',
+    submit: () => {
+      submissions += 1;
+      return Promise.resolve(broken('unsent'));
+    },
+    readTask: () => Promise.reject(new Error('there is no task')),
+    isReachable: () => {
+      asked.resolve();
+      return answered.promise;
+    },
+    close: () => Promise.resolve(),
+  };
+  const answer = () => answered.resolve(true);
+  return { provider, asked: asked.promise, answer, submissions: () => submissions };
+}
+
+/** A worker that knows two providers and reaches one. */
+async function sickForMute(world: BreakerWorld) {
+  const mute = muteProvider();
+  await world.client.upsertAccount({
+    name: 'quiet',
+    provider: 'mute',
+    requestsPerMinute: 100,
+    maxConcurrentGenerations: 100,
+  });
+  const worker = world.worker({ providers: { mute: mute.provider } });
+  onTestFinished(mute.answer);
+  for (let n = 1; n <= 5; n++) await world.song(`quiet ${n}`, { account: 'quiet' });
+  expect(await worker.runOnce()).toBe(5);
+  expect(names(world)).toContain('worker:sick');
+  return { worker, mute };
+}
+
+function turnMonotonicClock(ms: number): void {
+  const now = performance.now.bind(performance);
+  const clock = vi.spyOn(performance, 'now').mockImplementation(() => now() + ms);
+  onTestFinished(() => clock.mockRestore());
+}

@@ -86,3 +86,59 @@ describe('the sentence that says why', () => {
     },
   );
 });
+
+describe('the instant since which it is not closed', () => {
+  const notClosedSince = async (world: BreakerWorld) => {
+    const { not_closed_since: inSql } = await world.status();
+    const [shown] = (await world.client.breakerStatus()).filter(({ name }) => name === MUSIC);
+    expect(shown?.notClosedSince).toEqual(inSql);
+    return inSql;
+  };
+
+  it('is that of the opening over all its probes, and ends with the close', async () => {
+    const world = await openBreakerWorld();
+    expect(await notClosedSince(world)).toBe(null);
+    await world.opened(3);
+    const openedAt = async () => (await world.transitions())[0]?.['at'];
+    expect(await notClosedSince(world)).toEqual(await openedAt());
+    const failed = await world.probe();
+    expect(await notClosedSince(world)).toEqual(await openedAt());
+    await world.settle(failed, fails());
+    const row = await world.status();
+    expect(Number(row['opened_at'])).toBeGreaterThan(Number(await openedAt()));
+    expect(await notClosedSince(world)).toEqual(await openedAt());
+    await world.settle(await world.probe(), answered(202));
+    expect(await notClosedSince(world)).toBe(null);
+  });
+
+  it('is not that of an earlier outage', async () => {
+    const world = await openBreakerWorld({ breaker: { failureThreshold: 1, cooldownMs: 30_000 } });
+    await world.closedAgain();
+    await world.opened();
+    const last = (await world.transitions()).at(-1);
+    expect(last).toMatchObject({ cause: 'failure_threshold', number: 4 });
+    expect(await notClosedSince(world)).toEqual(last?.['at']);
+  });
+
+  it('runs on under an override, which is none of its business', async () => {
+    const world = await openBreakerWorld();
+    await world.opened();
+    await force(world, 'forced_closed');
+    expect(await notClosedSince(world)).toEqual((await world.transitions())[0]?.['at']);
+  });
+
+  it('brings the breaker to attention after five minutes, and a close takes it away', async () => {
+    const world = await openBreakerWorld();
+    const attention = () =>
+      world.database.query(`select subject, what from onetake.attention where subject_kind = 'breaker'`);
+    await world.opened(2);
+    await world.settle(await world.probe(), fails());
+    expect(await attention()).toEqual([]);
+    await world.passTime(300_000);
+    expect(await attention()).toEqual([
+      { subject: MUSIC, what: `not closed for long: ${String((await world.status())['why'])}` },
+    ]);
+    await world.settle(await world.probe(), answered(202));
+    expect(await attention()).toEqual([]);
+  });
+});

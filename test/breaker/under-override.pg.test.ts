@@ -20,6 +20,15 @@ const NOTE = { actor: 'night shift', reason: 'provider told us to wait' };
 const by = (world: BreakerWorld, mode: 'forced_open' | 'forced_closed' | 'released') =>
   world.client.overrideBreaker({ name: MUSIC, mode, ...NOTE });
 
+/** As if every worker died between the money and the health, until the answer is called. */
+async function refuseHealth({ database }: BreakerWorld): Promise<() => Promise<unknown>> {
+  await database.query(`create function refuse_health() returns trigger language plpgsql as $$
+begin raise exception 'no'; end $$`);
+  await database.query(`create trigger refuse_health before update of health_effect on onetake.submission_attempts
+for each row when (new.health_effect is not null) execute function refuse_health()`);
+  return () => database.query('drop trigger refuse_health on onetake.submission_attempts');
+}
+
 describe('what lies under an override', () => {
   it('is shown by the release with the rest of its cooldown', async () => {
     const world = await openBreakerWorld();
@@ -103,6 +112,45 @@ describe('what lies under an override', () => {
     }
     await world.each(fails(), fails());
     expect(await world.breaker()).toMatchObject({ state: 'open' });
+  });
+
+  // The health of an outcome is a transaction of its own, and its worker may die before it.
+  it.each([
+    ['a failure', fails],
+    ['an acceptance', accepts],
+  ] as const)(
+    'counts %s that settled meanwhile for nothing, though its health is applied after the release',
+    async (_what, outcome) => {
+      const world = await openBreakerWorld();
+      await world.each(fails());
+      const attempt = await world.admitted();
+      await by(world, 'forced_closed');
+      const healthMayCome = await refuseHealth(world);
+      await world.settle(attempt, outcome());
+      expect(await world.attempt(attempt.requestId)).toMatchObject({
+        override: null,
+        override_at_settle: 'forced_closed',
+        health_applied_at: null,
+      });
+      await by(world, 'released');
+      await healthMayCome();
+      await rescue(world.ctx);
+      expect(await world.effect(attempt)).toBe('under_override');
+      expect(await world.breaker()).toMatchObject({ state: 'closed', consecutive_failures: 1 });
+    },
+  );
+
+  it('counts an outcome that settled after the override had expired, though nobody had noted the end', async () => {
+    const world = await openBreakerWorld();
+    const attempt = await world.admitted();
+    await world.client.overrideBreaker({ name: MUSIC, mode: 'forced_open', ...NOTE, expiresInMs: 10_000 });
+    await world.passTime(10_001);
+    await world.settle(attempt, fails());
+    expect(await world.breaker()).toMatchObject({ override: 'forced_open', consecutive_failures: 1 });
+    expect(await world.attempt(attempt.requestId)).toMatchObject({
+      override_at_settle: null,
+      health_effect: 'counted',
+    });
   });
 
   it('counts what was admitted before the override and settles after its release', async () => {

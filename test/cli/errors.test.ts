@@ -15,6 +15,8 @@ describe('reportOf', () => {
     ['unknown_field', 2],
     ['unknown_operation', 2],
     ['unknown_account', 2],
+    ['unknown_breaker', 2],
+    ['breaker_not_overridden', 1],
     ['database_unreachable', 1],
     ['schema_not_migrated', 1],
     ['intent_mismatch', 1],

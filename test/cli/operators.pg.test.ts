@@ -165,8 +165,8 @@ describe('onetake breaker', () => {
   where name = 'sonilo/text-to-music'
 )
 insert into onetake.circuit_breaker_transitions (at, breaker_name, number, previous_state, next_state, cause,
-  outcome_kind, http_status, opened_at, retry_at, generation)
-values (now(), 'sonilo/text-to-music', 1, 'closed', 'open', 'failure_threshold', 'dependency_failure', 502, now(),
+  outcome_kind, http_status, failures, opened_at, retry_at, generation)
+values (now(), 'sonilo/text-to-music', 1, 'closed', 'open', 'failure_threshold', 'dependency_failure', 502, 3, now(),
   now() + interval '1 hour', 2)`);
 
   test('lists each with its state and why', async () => {
@@ -185,7 +185,12 @@ values (now(), 'sonilo/text-to-music', 1, 'closed', 'open', 'failure_threshold',
       retryAt: expect.stringMatching(/Z$/),
       retryInMs: expect.any(Number),
       override: null,
+      overrideActor: null,
+      overrideReason: null,
+      overrideExpiresAt: null,
       probeRequestId: null,
+      shadow: false,
+      notClosedSince: expect.stringMatching(/Z$/),
     });
     const { stdout } = await cli.run(['breaker', 'list']);
     expect(widestLine(stdout)).toBeLessThanOrEqual(80);
@@ -198,6 +203,9 @@ values (now(), 'sonilo/text-to-music', 1, 'closed', 'open', 'failure_threshold',
     const { stdout } = await cli.run(['breaker', 'show', 'text-to-music']);
     expect(stdout).toMatch(/^why +open since [\d:]+: 3 dependency failures in a row/m);
     expect(stdout).toMatch(/^next probe +in 59 min, at /m);
+    expect(stdout).toMatch(/^not closed since +2/m);
+    expect(stdout).toMatch(/^cooldown +30 s$/m);
+    expect(stdout).not.toMatch(/^(override|by|reason|until|shadow) /m);
     expect(await cli.json(['breaker', 'show', 'sonilo/video-to-music'])).toMatchObject({ state: 'closed' });
     expect(await cli.json(['breaker', 'show', '--all'])).toHaveLength(2);
   });
@@ -209,7 +217,7 @@ values (now(), 'sonilo/text-to-music', 1, 'closed', 'open', 'failure_threshold',
     expect(row).toMatchObject({ number: 1, previousState: 'closed', nextState: 'open', httpStatus: 502 });
     expect(more).toEqual([]);
     const { stdout } = await cli.run(['breaker', 'history', '--all']);
-    expect(stdout).toMatch(/closed +open +failure threshold +502/);
+    expect(stdout).toMatch(/closed -> open +failure threshold +502/);
     expect(widestLine(stdout)).toBeLessThanOrEqual(80);
     expect(await cli.json(['breaker', 'history', 'video-to-music'])).toEqual([]);
   });

@@ -4,6 +4,7 @@ import { createClient } from '../../src/index.ts';
 import { createSimulator } from '../../src/simulator.ts';
 import { createPoller, createWorker } from '../../src/worker.ts';
 import { createTestDatabase, type TestDatabase } from '../support/test-database.ts';
+import { waitFor } from '../support/wait-for.ts';
 import { codeBlocks, readPage } from './pages.ts';
 
 const sqlBlocks = codeBlocks(readPage('docs/operations.md')).filter(({ language }) => language === 'sql');
@@ -81,6 +82,24 @@ test('app, worker, poller and operator do their work with the rights of docs/ope
   expect(await operator.listAmbiguous()).toHaveLength(1);
   expect(await operator.resolve({ id: frozen, as: 'not_accepted', ...note })).toMatchObject({ to: 'queued' });
   expect(await operator.releaseAccount('default', null, note)).toBe(0);
+  const override = { name: 'sonilo/text-to-music', actor: 'mia', reason: 'maintenance' } as const;
+  await expect(app.overrideBreaker({ ...override, mode: 'forced_open' })).rejects.toMatchObject({
+    code: '42501',
+  });
+  expect(await operator.overrideBreaker({ ...override, mode: 'forced_closed', expiresInMs: 60_000 })).toBe(
+    'none',
+  );
+  // Its end is the clock's doing, which a worker writes down.
+  await database.passTime(60_000);
+  await waitFor(
+    async () => {
+      const causes = (await operator.breakerHistory(override.name)).map(({ cause }) => cause);
+      return causes.includes('override_expired');
+    },
+    { what: 'the end of the override to be noted' },
+  );
+  await operator.overrideBreaker({ ...override, mode: 'forced_closed' });
+  expect(await operator.overrideBreaker({ ...override, mode: 'released' })).toBe('forced_closed');
   expect((await app.waitForGeneration(frozen, { signal })).state).toBe('succeeded');
   expect(
     await database.query('select distinct "session_user" from onetake.operator_actions order by 1'),
@@ -93,6 +112,6 @@ test('the queries of the pages run', async () => {
     .flatMap(codeBlocks)
     .filter(({ language, code }) => language === 'sql' && !code.includes('create role'))
     .flatMap(({ code }) => code.split(/;\s*$/m).filter((query) => query.trim() !== ''));
-  expect(queries.length).toBeGreaterThan(5);
+  expect(queries.length).toBeGreaterThan(9);
   for (const query of queries) await database.query(query);
 });

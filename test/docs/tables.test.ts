@@ -35,7 +35,7 @@ describe('docs/configuration.md', () => {
 
   test.each(
     rows.flatMap(({ path, bounds }) => {
-      const [, min, max] = /^([\d,]+) to ([\d,]+)$/.exec(bounds) ?? [];
+      const [, min, max] = /^([\d,.]+) to ([\d,.]+)$/.exec(bounds) ?? [];
       return min === undefined || max === undefined ? [] : [{ path, min: toNumber(min), max: toNumber(max) }];
     }),
   )('states the bounds of $path', ({ path, min, max }) => {
@@ -123,7 +123,7 @@ function outOfBounds(path: string, value: number): boolean {
     resolveConfig(input);
     return false;
   } catch (error) {
-    return /expected a whole number/.test(String(error));
+    return /expected a (whole )?number/.test(String(error));
   }
 }
 

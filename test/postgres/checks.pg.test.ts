@@ -142,7 +142,34 @@ const FORBIDDEN: Readonly<Record<string, readonly (() => Promise<unknown>)[]>> =
     () => breaker({ state: 'half_open' }),
     () => breaker({ state: 'half_open', probe_attempt_id: randomUUID() }),
   ],
-  circuit_breakers_override_known: [() => breaker({ override: 'maybe' })],
+  circuit_breakers_cooldown_growth_in_bounds: [
+    () => breaker({ cooldown_growth: 0.99 }),
+    () => breaker({ cooldown_growth: 10.01 }),
+    () => breaker({ cooldown_growth: 'NaN' }),
+  ],
+  circuit_breakers_max_cooldown_ms_in_bounds: [
+    () => breaker({ max_cooldown_ms: 29_999 }),
+    () => breaker({ max_cooldown_ms: 86_400_001 }),
+  ],
+  circuit_breakers_jitter_in_bounds: [
+    () => breaker({ jitter: -0.01 }),
+    () => breaker({ jitter: 0.51 }),
+    () => breaker({ jitter: 'NaN' }),
+  ],
+  circuit_breakers_ramp_only_closed: [
+    () => breaker({ state: 'open', opened_at: ago(0), retry_at: ago(-1_000), ramp_acceptances: 0 }),
+  ],
+  circuit_breakers_override_known: [
+    () => breaker({ override: 'maybe', override_actor: 'ada', override_reason: 'test' }),
+  ],
+  circuit_breakers_override_has_an_actor: [
+    () => breaker({ override: 'forced_open' }),
+    () => breaker({ override: 'forced_open', override_actor: 'ada' }),
+    () => breaker({ override: 'forced_open', override_reason: 'test' }),
+    () => breaker({ override_actor: 'ada' }),
+    () => breaker({ override_reason: 'test' }),
+    () => breaker({ override_expires_at: ago(-1_000) }),
+  ],
   generation_requests_state_known: [() => moved({ state: 'queued' }).then((id) => force(id, 'lost'))],
   generation_requests_request_key_length: [
     () => request({ request_key: '' }),

@@ -12,10 +12,15 @@ afterAll(() => database.drop());
 const OPERATOR_FUNCTIONS = [
   'abandon',
   'cancel_request',
+  'force_breaker',
   'release_account',
+  'release_breaker',
   'resolve_as_accepted',
   'resolve_as_not_accepted',
 ];
+
+/** Not an operator's act: it writes down what the clock has ended already, and whoever is first may. */
+const CLOCK_FUNCTION = 'note_expired_override';
 
 interface FunctionRow {
   readonly name: string;
@@ -39,14 +44,20 @@ where p.pronamespace = 'onetake'::regnamespace order by p.proname`,
 }
 
 describe('the functions of the schema', () => {
-  it('are closed to PUBLIC, but for those that only compute', async () => {
+  it('are closed to PUBLIC, but for those that only compute, or only write down what the clock has ended', async () => {
     const open = (await functions()).filter((found) => found.open).map((found) => found.name);
-    expect(open.sort()).toEqual(['charge_of', 'is_legal_move', 'lasting_attention']);
+    expect(open.sort()).toEqual([
+      'charge_of',
+      'is_legal_move',
+      'lasting_attention',
+      CLOCK_FUNCTION,
+      'override_in_force',
+    ]);
   });
 
   it('run with their owner’s rights exactly where an operator calls them, and with a fixed search_path', async () => {
     const definers = (await functions()).filter((found) => found.definer);
-    expect(definers.map((found) => found.name)).toEqual(OPERATOR_FUNCTIONS);
+    expect(definers.map((found) => found.name)).toEqual([...OPERATOR_FUNCTIONS, CLOCK_FUNCTION].sort());
     for (const found of definers) expect(found.settings).toEqual(['search_path=pg_catalog, pg_temp']);
   });
 });
@@ -65,6 +76,9 @@ describe('a role without rights', () => {
       `select onetake.resolve_as_not_accepted('${id}', 'eve', 'why not')`,
       `select onetake.cancel_request('${id}', 'eve', 'why not')`,
       `select onetake.release_account('default', null, 'eve', 'why not')`,
+      `select onetake.force_breaker('sonilo/text-to-music', 'forced_open', 'eve', 'why not')`,
+      `select onetake.release_breaker('sonilo/text-to-music', 'eve', 'why not')`,
+      `select onetake.record_override(null, 'none', 'operator', 'eve')`,
       `select onetake.lock_request('${id}', array['ambiguous'])`,
       `select onetake.record_action('eve', 'abandon', '${id}', 'why not')`,
       'select from onetake.generation_requests',
@@ -75,6 +89,32 @@ describe('a role without rights', () => {
     expect(await database.query('select state from onetake.generation_requests where id = $1', [id])).toEqual(
       [{ state: 'ambiguous' }],
     );
+  });
+});
+
+describe('a role that may do no more than look at the schema', () => {
+  it('ends an override that is over, and none that is in force', async () => {
+    const breaker = 'sonilo/video-to-music';
+    await using role = await createRole(database);
+    await database.query(`grant usage on schema onetake to ${role.name}`);
+    const note = async () =>
+      (await role.pool.query('select onetake.note_expired_override($1) as ended', [breaker])).rows;
+    const force = (expiresIn: string | null) =>
+      database.query(
+        `select onetake.force_breaker($1, 'forced_open', 'ada', 'checked', now() + $2::interval)`,
+        [breaker, expiresIn],
+      );
+    const override = async () =>
+      (await database.query('select override from onetake.circuit_breakers where name = $1', [breaker]))[0];
+    for (const expiresIn of [null, '1 hour']) {
+      await force(expiresIn);
+      expect(await note()).toEqual([{ ended: false }]);
+      expect(await override()).toEqual({ override: 'forced_open' });
+    }
+    await database.passTime(3_600_001);
+    expect(await note()).toEqual([{ ended: true }]);
+    expect(await note()).toEqual([{ ended: false }]);
+    expect(await override()).toEqual({ override: null });
   });
 });
 
@@ -95,15 +135,23 @@ describe('a role that may execute the operator’s functions and nothing else', 
     expect(rows).toMatchObject([{ id, from_state: 'ambiguous', to_state: 'queued', posts_permitted: 1 }]);
     await role.pool.query(`select onetake.cancel_request('${queued}', 'ada', 'checked')`);
     await role.pool.query(`select onetake.release_account('default', null, 'ada', 'checked')`);
+    const breaker = 'sonilo/text-to-music';
+    await role.pool.query(`select onetake.force_breaker('${breaker}', 'forced_open', 'ada', 'checked')`);
+    await role.pool.query(`select onetake.release_breaker('${breaker}', 'ada', 'checked')`);
     await expect(role.pool.query('select from onetake.generation_requests')).rejects.toMatchObject({
       code: '42501',
     });
     expect(
-      await database.query('select actor, "session_user", action from onetake.operator_actions order by id'),
+      await database.query(
+        `select actor, "session_user", action from onetake.operator_actions where "session_user" = $1 order by id`,
+        [role.name],
+      ),
     ).toEqual([
       { actor: 'ada', session_user: role.name, action: 'resolve_as_not_accepted' },
       { actor: 'ada', session_user: role.name, action: 'cancel_request' },
       { actor: 'ada', session_user: role.name, action: 'release_account' },
+      { actor: 'ada', session_user: role.name, action: 'force_breaker_forced_open' },
+      { actor: 'ada', session_user: role.name, action: 'release_breaker' },
     ]);
   });
 

@@ -51,6 +51,7 @@ async function openBreaker(retryAt: Date, transition: Columns = {}): Promise<voi
     next_state: 'open',
     cause: 'failure_threshold',
     http_status: 502,
+    failures: 3,
     generation: 2,
     ...transition,
   });
@@ -118,16 +119,38 @@ describe('breaker_status', () => {
     });
   });
 
-  it('says that the probe is overdue once its lease is over, or its attempt is nowhere', async () => {
-    const overdue = {
-      state: 'half_open',
-      effective_state: 'probe_overdue',
-      why: 'half open: the probe has not answered and its lease is over',
-    };
+  it('says that the probe is overdue once its lease is over, and lost when its attempt is nowhere', async () => {
+    const overdue = { state: 'half_open', effective_state: 'probe_overdue' };
     await halfOpen(ago(1_000));
-    expect(await status()).toMatchObject(overdue);
+    expect(await status()).toMatchObject({
+      ...overdue,
+      why: expect.stringMatching(/^half open: the probe of \d\d:\d\d:\d\d is overdue$/),
+    });
     await setBreaker({ probe_attempt_id: randomUUID() });
-    expect(await status()).toMatchObject(overdue);
+    expect(await status()).toMatchObject({ ...overdue, why: 'half open: the probe is lost' });
+  });
+
+  it('counts the failures that opened it, not those that the threshold says by now', async () => {
+    await openBreaker(ago(-20_000), { failures: 5 });
+    await setBreaker({ failure_threshold: 2 });
+    expect((await status())['why']).toContain('5 dependency failures in a row');
+  });
+
+  it('says since when it has not been closed, over all its probes, and nothing of earlier outages', async () => {
+    expect(await status()).toMatchObject({ not_closed_since: null });
+    const began = ago(400_000);
+    const steps: readonly Columns[] = [
+      { at: ago(900_000) },
+      { at: ago(870_000), previous_state: 'open', next_state: 'half_open', cause: 'probe_granted' },
+      { at: ago(860_000), previous_state: 'half_open', next_state: 'closed', cause: 'probe_succeeded' },
+      { at: began },
+      { at: ago(370_000), previous_state: 'open', next_state: 'half_open', cause: 'probe_granted' },
+      { at: ago(360_000), previous_state: 'half_open', next_state: 'open', cause: 'probe_failed' },
+    ];
+    for (const [n, step] of steps.entries()) await openBreaker(ago(-20_000), { number: n + 1, ...step });
+    expect(await status()).toMatchObject({ not_closed_since: began });
+    await setBreaker({ state: 'closed', opened_at: null, retry_at: null });
+    expect(await status()).toMatchObject({ not_closed_since: null });
   });
 });
 
@@ -168,11 +191,28 @@ describe('request_overview.waiting_for', () => {
     expect(await waitingFor(await queued())).toBe('a worker');
   });
 
-  it('names the breaker and its next probe', async () => {
+  it.each([
+    ['3 × 502', {}],
+    ['4 × no answer', { failures: 4, http_status: null }],
+    ['probe failed', { cause: 'probe_failed', failures: null }],
+    ['probe lost', { cause: 'probe_lost', failures: null, http_status: null }],
+  ])('names the breaker, its next probe and why: %s', async (why, transition) => {
+    const retryAt = new Date(Date.now() + 20_000);
+    await openBreaker(retryAt, transition);
+    const at = retryAt.toISOString().slice(11, 19);
+    expect(await waitingFor(await queued())).toBe(`breaker open until ${at} (${why})`);
+  });
+
+  it('names no breaker that only shadows, or is forced closed', async () => {
+    const id = await queued();
     await openBreaker(ago(-20_000));
-    expect(await waitingFor(await queued())).toMatch(
-      /^breaker open until \d\d:\d\d:\d\d \(3 failures in a row\)$/,
-    );
+    await setBreaker({ shadow: true });
+    expect(await waitingFor(id)).toBe('a worker');
+    const override = { override_actor: 'ada', override_reason: 'test' };
+    await setBreaker({ shadow: false, override: 'forced_closed', ...override });
+    expect(await waitingFor(id)).toBe('a worker');
+    await setBreaker({ override: 'forced_open' });
+    expect(await waitingFor(id)).toBe('breaker forced open by ada: test');
   });
 
   it('names a probe that is due, or in flight', async () => {
@@ -356,5 +396,39 @@ describe('attention', () => {
     await insertAmbiguous(database, {}, { attention: 'possibly_paid_twice', attention_since: ago(0) });
     const rows = await database.query<{ what: string }>('select what from onetake.attention');
     expect(rows.map((row) => row.what).sort()).toEqual(['outcome unknown: transport', 'possibly paid twice']);
+  });
+
+  it.each([
+    ['open', () => openBreaker(ago(-20_000), { at: ago(300_100) })],
+    [
+      'half open',
+      async () => {
+        await openBreaker(ago(-20_000), { at: ago(300_100) });
+        await setBreaker({ state: 'closed', opened_at: null, retry_at: null });
+        await halfOpen(ago(-30_000));
+      },
+    ],
+  ])('names a breaker that has been %s for five minutes', async (_what, arrange) => {
+    await arrange();
+    expect(await database.query('select * from onetake.attention')).toMatchObject([
+      {
+        subject_kind: 'breaker',
+        subject: BREAKER,
+        what: `not closed for long: ${String((await status())['why'])}`,
+        command: `onetake breaker show ${BREAKER}`,
+      },
+    ]);
+  });
+
+  it('leaves a breaker out that opened a moment ago, is closed again, or only shadows', async () => {
+    const listed = () => database.query('select subject from onetake.attention');
+    await openBreaker(ago(-20_000), { at: ago(290_000) });
+    expect(await listed()).toEqual([]);
+    await database.query(`update onetake.circuit_breaker_transitions set at = at - interval '1 minute'`);
+    expect(await listed()).toHaveLength(1);
+    await setBreaker({ shadow: true });
+    expect(await listed()).toEqual([]);
+    await setBreaker({ shadow: false, state: 'closed', opened_at: null, retry_at: null });
+    expect(await listed()).toEqual([]);
   });
 });

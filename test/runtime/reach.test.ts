@@ -1,4 +1,4 @@
-import { describe, expect, test } from 'vitest';
+import { describe, expect, test, vi } from 'vitest';
 import type { OnetakeEventName } from '../../src/core/events.ts';
 import type { Certainty } from '../../src/core/outcome.ts';
 import type { Provider } from '../../src/core/provider.ts';
@@ -124,10 +124,10 @@ describe('a sick worker', () => {
     const { port } = answering(false, true);
     const { reach, events, pass } = sick(port);
     pass(15_000);
-    await reach.check();
+    expect(await reach.check()).toBe(false);
     expect(reach.reaches('sonilo')).toBe(false);
     pass(15_000);
-    await reach.check();
+    expect(await reach.check()).toBe(true);
     expect(reach.reaches('sonilo')).toBe(true);
     expect(events).toEqual([SICK, RECOVERED]);
   });
@@ -161,7 +161,8 @@ describe('a sick worker', () => {
     const { port, timeouts } = answering(true);
     const { reach, events, pass } = sick(port);
     pass(15_000);
-    await Promise.all([reach.check(), reach.check(), reach.check()]);
+    const told = await Promise.all([reach.check(), reach.check(), reach.check()]);
+    expect(told).toEqual([true, false, false]);
     expect(timeouts).toHaveLength(1);
     expect(events).toEqual([SICK, RECOVERED]);
   });
@@ -217,5 +218,49 @@ describe('a sick worker', () => {
     await reach.check();
     expect([reach.reaches('sonilo'), reach.reaches('other')]).toEqual([true, false]);
     expect([here.timeouts.length, there.timeouts.length]).toEqual([1, 1]);
+  });
+
+  test('asks no second time while the first question is unanswered, however long that takes', async () => {
+    const answers: ((well: boolean) => void)[] = [];
+    const { reach, events, pass } = sick(
+      provider(() => new Promise<boolean>((resolve) => void answers.push(resolve))),
+    );
+    pass(15_000);
+    const first = reach.check();
+    for (let n = 0; n < 3; n += 1) {
+      pass(15_000);
+      expect(await reach.check()).toBe(false);
+    }
+    expect(answers).toHaveLength(1);
+    answers[0]?.(false);
+    expect(await first).toBe(false);
+    const second = reach.check();
+    expect(answers).toHaveLength(2);
+    answers[1]?.(true);
+    expect(await second).toBe(true);
+    expect(events).toEqual([SICK, RECOVERED]);
+  });
+
+  test('hears of one provider while another one keeps silent', async () => {
+    const here = answering(true);
+    const silent = provider(() => new Promise<boolean>(() => undefined));
+    const { reach, events, note, pass } = setup({ other: silent, sonilo: here.port });
+    note(5, 'unsent', 'other');
+    note(5, 'unsent');
+    pass(15_000);
+    void reach.check();
+    await vi.waitFor(() => expect(events).toContainEqual(RECOVERED));
+    expect([reach.reaches('sonilo'), reach.reaches('other')]).toEqual([true, false]);
+  });
+
+  test('survives a question that throws at once', async () => {
+    const { reach, pass } = sick(
+      provider(() => {
+        throw new Error('not made for this');
+      }),
+    );
+    pass(15_000);
+    expect(await reach.check()).toBe(false);
+    expect(reach.reaches('sonilo')).toBe(false);
   });
 });

@@ -130,7 +130,7 @@ function withStatus(
     evidence: {
       phase: reply.bodyEnd === 'cut' ? 'response_started' : 'answered',
       httpStatus: status,
-      errorCode: accepted ? null : (withoutKey(answer.code, submission.apiKey) ?? wireCode(reply)),
+      errorCode: accepted ? null : (withoutSecrets(answer.code, submission) ?? wireCode(reply)),
       providerTaskId: accepted && typeof answer.taskId === 'string' ? answer.taskId : null,
       ...seen,
     },
@@ -174,4 +174,10 @@ function wireCode(reply: Reply): string | null {
   if (reply.deadline === 'whole') return 'submission_deadline';
   if (reply.bodyEnd === 'too_large') return 'answer_too_large';
   return transportErrorCode(reply.error);
+}
+
+/** A provider that repeats what it was sent must not get it into our logs as its code. */
+function withoutSecrets(code: string | null, { apiKey, fields }: Submission): string | null {
+  if (code === null || Object.values(fields).some((value) => value.trim() === code)) return null;
+  return withoutKey(code, apiKey);
 }
