@@ -1,9 +1,10 @@
-import { randomUUID } from 'node:crypto';
 import { loadavg } from 'node:os';
+import { outcomeOfResponse } from '../src/core/outcome.ts';
 import type { SubmissionOutcome } from '../src/core/provider.ts';
 import { startEmbeddedPostgres } from '../src/embedded/start-embedded-postgres.ts';
 import type { SubmissionContext } from '../src/lifecycle/context.ts';
 import { Database } from '../src/postgres/database.ts';
+import { isRetryable } from '../src/postgres/errors.ts';
 import { type Lane, readLanes } from '../src/postgres/lanes.ts';
 import { JobQueue } from '../src/queue/boss.ts';
 import type { OnetakeConfig } from '../src/runtime/define-config.ts';
@@ -116,36 +117,39 @@ commit`);
   };
 }
 
-export function accepted(): SubmissionOutcome {
-  return outcome(
-    { health: 'success', certainty: 'accepted', reason: 'task_accepted', alert: false },
-    202,
-    randomUUID(),
-  );
+/** The provider's fault: it counts. */
+export const failed = (): SubmissionOutcome => answered(502);
+
+/** The request's own fault: it counts for nothing. */
+export const refused = (): SubmissionOutcome => answered(422);
+
+/** What the adapter makes of an answer without a task. */
+function answered(httpStatus: number): SubmissionOutcome {
+  return {
+    ...outcomeOfResponse({ status: httpStatus, taskId: undefined }),
+    retryAfterMs: null,
+    evidence: {
+      phase: 'answered',
+      httpStatus,
+      errorCode: null,
+      providerTaskId: null,
+      responseAgeMs: 0,
+      closed: true,
+    },
+  };
 }
 
-export function failed(): SubmissionOutcome {
-  return outcome(
-    { health: 'dependency_failure', certainty: 'unknown', reason: 'server_error', alert: false },
-    502,
-    null,
-  );
-}
-
-function outcome(
-  judged: Pick<SubmissionOutcome, 'health' | 'certainty' | 'reason' | 'alert'>,
-  httpStatus: number,
-  providerTaskId: string | null,
-): SubmissionOutcome {
-  const evidence = {
-    phase: 'answered',
-    httpStatus,
-    errorCode: null,
-    providerTaskId,
-    responseAgeMs: 0,
-    closed: true,
-  } as const;
-  return { ...judged, retryAfterMs: null, evidence };
+/**
+ * Undefined: a lock didn't come within admission's patience. A worker goes on with its next lane then, and comes
+ * back in its next round.
+ */
+export async function orGivesUp<Result>(admission: () => Promise<Result>): Promise<Result | undefined> {
+  try {
+    return await admission();
+  } catch (error) {
+    if (isRetryable(error)) return undefined;
+    throw error;
+  }
 }
 
 /** The value that `share` of them don't exceed. */

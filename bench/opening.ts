@@ -3,12 +3,19 @@
 // same settle with nobody about. `node bench/opening.ts [rounds]`.
 //
 // Two cases: all slots in one lane, and each slot in a lane of its own, where they meet at the breaker alone.
-import { type AdmitResult, admit } from '../src/lifecycle/admit.ts';
-import type { SubmissionContext } from '../src/lifecycle/context.ts';
+import { admit } from '../src/lifecycle/admit.ts';
 import { settle } from '../src/lifecycle/settle.ts';
-import { isRetryable } from '../src/postgres/errors.ts';
-import type { Lane } from '../src/postgres/lanes.ts';
-import { accepted, argument, type Bench, BREAKER, failed, load, percentile, startBench } from './harness.ts';
+import {
+  argument,
+  type Bench,
+  BREAKER,
+  failed,
+  load,
+  orGivesUp,
+  percentile,
+  refused,
+  startBench,
+} from './harness.ts';
 
 const rounds = argument(0, 30);
 const SLOTS = 32;
@@ -53,15 +60,15 @@ async function open(bench: Bench, hammered: boolean): Promise<Round> {
   const hammer = async (slot: number): Promise<void> => {
     const lane = lanes[slot % lanes.length] ?? first;
     while (hammering) {
-      const batch = await admitOrGiveUp(ctx, lane);
+      const batch = await orGivesUp(() => admit(ctx, lane, { wanted: 1 }));
       if (batch === undefined) {
         gaveUp++;
         continue;
       }
       if (!('attempts' in batch)) return;
       admitted += batch.attempts.length;
-      // Neutral, so that it counts for nothing and yet goes to the breaker's lock, as each failure does.
-      for (const attempt of batch.attempts) await settle(ctx, attempt, { ...accepted(), health: 'none' });
+      // Counts for nothing, and yet goes to the breaker's lock, as each failure does.
+      for (const attempt of batch.attempts) await settle(ctx, attempt, refused());
       if (++settled === WARM_UP) warm();
     }
   };
@@ -83,16 +90,6 @@ async function open(bench: Bench, hammered: boolean): Promise<Round> {
   } finally {
     hammering = false;
     await slots;
-  }
-}
-
-/** Undefined: the lock didn't come within admission's patience, which a worker tries again in its next round. */
-async function admitOrGiveUp(ctx: SubmissionContext, lane: Lane): Promise<AdmitResult | undefined> {
-  try {
-    return await admit(ctx, lane, { wanted: 1 });
-  } catch (error) {
-    if (isRetryable(error)) return undefined;
-    throw error;
   }
 }
 

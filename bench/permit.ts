@@ -10,7 +10,7 @@ import { takeJobs } from '../src/lifecycle/take-jobs.ts';
 import { lockAccount } from '../src/postgres/accounts.ts';
 import { countLoad, type Lane } from '../src/postgres/lanes.ts';
 import { admitRequests } from '../src/postgres/submission-attempts.ts';
-import { argument, type Bench, BREAKER, load, median, percentile, startBench } from './harness.ts';
+import { argument, type Bench, BREAKER, load, median, orGivesUp, percentile, startBench } from './harness.ts';
 
 const repetitions = argument(0, 15);
 const commits = argument(1, 40);
@@ -70,20 +70,29 @@ async function reset(bench: Bench, each: number): Promise<Lane[]> {
   return bench.lanes();
 }
 
-/** Ms for one commit: with several lanes, of wall time for one commit of them all. */
-async function measure(bench: Bench, run: Run, k: number): Promise<number> {
+/** Per commit; with several lanes, of wall time for one commit of them all. */
+interface Measured {
+  readonly ms: number;
+  /** Waits for a lock that were given up, and begun again; their time is in `ms`. */
+  readonly gaveUp: number;
+}
+
+async function measure(bench: Bench, run: Run, k: number): Promise<Measured> {
   const lanes = await reset(bench, k * commits + SPARE);
   for (const lane of lanes) await run(bench, lane, k);
+  let gaveUp = 0;
   const start = performance.now();
   await Promise.all(
     lanes.map(async (lane) => {
-      for (let n = 0; n < commits - 1; n++) {
-        const permits = await run(bench, lane, k);
-        if (permits !== k) throw new Error(`${permits} permits of ${k}`);
+      for (let n = 0; n < commits - 1; ) {
+        const permits = await orGivesUp(() => run(bench, lane, k));
+        if (permits === undefined) gaveUp++;
+        else if (permits !== k) throw new Error(`${permits} permits of ${k}`);
+        else n++;
       }
     }),
   );
-  return (performance.now() - start) / ((commits - 1) * lanes.length);
+  return { ms: (performance.now() - start) / ((commits - 1) * lanes.length), gaveUp };
 }
 
 async function compare(accounts: number): Promise<void> {
@@ -94,12 +103,15 @@ async function compare(accounts: number): Promise<void> {
     );
     console.log('k   with the breaker       without                ratio of the pairs: median (quartiles)');
     for (const k of [1, 8, 32]) {
+      const gaveUp: Record<keyof typeof RUNS, number> = { withBreaker: 0, withoutBreaker: 0 };
       const times: Record<keyof typeof RUNS, number[]> = { withBreaker: [], withoutBreaker: [] };
       for (let repetition = 0; repetition < repetitions; repetition++) {
         // In turns, and the first of a pair in turns too.
         const names = Object.keys(RUNS) as (keyof typeof RUNS)[];
         for (const name of repetition % 2 === 0 ? names : names.toReversed()) {
-          times[name].push(await measure(bench, RUNS[name], k));
+          const measured = await measure(bench, RUNS[name], k);
+          times[name].push(measured.ms);
+          gaveUp[name] += measured.gaveUp;
         }
       }
       const ratios = times.withBreaker.map((ms, n) => ms / (times.withoutBreaker[n] as number));
@@ -107,7 +119,10 @@ async function compare(accounts: number): Promise<void> {
       const percent = (ratio: number) => `${ratio >= 1 ? '+' : ''}${((ratio - 1) * 100).toFixed(0)} %`;
       console.log(
         `${String(k).padEnd(4)}${column(median(times.withBreaker))}${column(median(times.withoutBreaker))}` +
-          `${percent(median(ratios))} (${percent(percentile(ratios, 0.25))} to ${percent(percentile(ratios, 0.75))})`,
+          `${percent(median(ratios))} (${percent(percentile(ratios, 0.25))} to ${percent(percentile(ratios, 0.75))})` +
+          (gaveUp.withBreaker + gaveUp.withoutBreaker === 0
+            ? ''
+            : `; gave up ${gaveUp.withBreaker}, without ${gaveUp.withoutBreaker}`),
       );
     }
   } finally {
@@ -116,6 +131,5 @@ async function compare(accounts: number): Promise<void> {
 }
 
 console.log(load());
-await compare(1);
-await compare(LANES);
+for (const accounts of [1, LANES]) await compare(accounts);
 console.log(load());

@@ -46,6 +46,7 @@ export function addAmbiguous(program: Command, run: Runner): void {
       ),
     );
   addResolve(ambiguous, run);
+  addReopen(ambiguous, run);
 }
 
 interface ResolveOptions {
@@ -103,6 +104,37 @@ Examples:
         });
       }),
     );
+}
+
+function addReopen(ambiguous: Command, run: Runner): void {
+  ambiguous
+    .command('reopen <id>')
+    .description(
+      'Takes back `resolve --accepted` with a wrong task id: the request is ambiguous again, and the id is free. ' +
+        'Refused once its task has finished, and for what the provider itself accepted.',
+    )
+    .requiredOption('--reason <text>', 'why, for the record')
+    .option('--actor <name>', 'who decides (default: $ONETAKE_ACTOR, else the system user)')
+    .addHelpText(
+      'after',
+      "\nExample:\n  $ onetake ambiguous reopen 0f3c1a2b --reason 'the task of another song'",
+    )
+    .action(
+      run(({ terminal, environment, withClient }, id: string, options: ReopenOptions) => {
+        const note = { actor: options.actor ?? environment.actor(), reason: options.reason };
+        return withClient(async (client) => {
+          const resolution = await settle(() => client.reopen(id, note));
+          if (terminal.json) terminal.value(resolution);
+          else showResolution(terminal, resolution);
+          return undefined;
+        });
+      }),
+    );
+}
+
+interface ReopenOptions {
+  readonly reason: string;
+  readonly actor?: string;
 }
 
 type Decision = ResolveInput extends infer Each
@@ -163,7 +195,10 @@ async function settle(act: () => Promise<Resolution>): Promise<Resolution> {
   } catch (error) {
     if (!(error instanceof OnetakeError) || error.hint !== undefined) throw error;
     const hint = HINTS[error.code];
-    throw hint === undefined ? error : new OnetakeError(error.code, error.message, { hint, cause: error });
+    if (hint === undefined) throw error;
+    // The database writes its messages as a server does: without a capital and a full stop.
+    const message = `${error.message.charAt(0).toUpperCase()}${error.message.slice(1).replace(/\.$/, '')}.`;
+    throw new OnetakeError(error.code, message, { hint, cause: error });
   }
 }
 

@@ -28,6 +28,11 @@ const DESCRIBE: Describe = {
     text: `${role}: trouble in ${loop} (${errorCode}), goes on`,
     format: 'yellow',
   }),
+  'worker:sick': ({ provider }) => ({
+    text: `can't reach ${provider}: this worker submits nothing there until it gets through`,
+    format: 'red',
+  }),
+  'worker:recovered': ({ provider }) => ({ text: `reaches ${provider} again`, format: 'green' }),
   'configuration:differs': ({ settings }) => ({
     text: `this configuration differs from the database, which rules: ${settings}`,
     format: 'yellow',

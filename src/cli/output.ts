@@ -13,7 +13,7 @@ export interface Terminal {
   readonly json: boolean;
   /** stdout is a terminal, so a person reads along. */
   readonly isInteractive: boolean;
-  /** Columns of stdout; 80 when it isn't a terminal. */
+  /** Columns of stdout; $COLUMNS or 80 when it isn't a terminal. */
   readonly columns: number;
   /** Colours for stdout; the text itself when there are none. */
   readonly paint: Paint;
@@ -25,7 +25,7 @@ export interface Terminal {
   print(...lines: readonly string[]): void;
   /** The one JSON value, on stdout: a line, or laid out where a person reads it. */
   value(value: unknown): void;
-  /** Fits a person's terminal; in a pipe nothing is cut, and a row is one line. */
+  /** Fits a person's terminal, or $COLUMNS; in any other pipe nothing is cut, and a row is one line. */
   table<Row>(rows: readonly Row[], columns: readonly Column<Row>[]): void;
   block(entries: readonly (readonly [label: string, value: string | number | null | undefined])[]): void;
   /** Progress and hints, on stderr. */
@@ -52,7 +52,7 @@ const UNBOUNDED = Number.MAX_SAFE_INTEGER;
 
 export function createTerminal(
   streams: Streams,
-  options: { readonly json: boolean; readonly environment: Pick<Environment, 'colour'> },
+  options: { readonly json: boolean; readonly environment: Pick<Environment, 'colour' | 'columns'> },
 ): Terminal {
   const { json, environment } = options;
   const closing = new AbortController();
@@ -61,7 +61,10 @@ export function createTerminal(
   const paint = painter(environment.colour(streams.stdout.isTTY === true));
   const paintNote = painter(environment.colour(streams.stderr.isTTY === true));
   const isInteractive = streams.stdout.isTTY === true;
-  const columns = Math.max(FEWEST_COLUMNS, (isInteractive ? streams.stdout.columns : 0) || DEFAULT_COLUMNS);
+  const asked = isInteractive ? undefined : environment.columns();
+  const own = isInteractive ? streams.stdout.columns : asked;
+  const columns = Math.max(FEWEST_COLUMNS, own || DEFAULT_COLUMNS);
+  const tableColumns = isInteractive || asked !== undefined ? columns : UNBOUNDED;
   const print = (...lines: readonly string[]) => stdout(lines);
   return {
     json,
@@ -72,8 +75,7 @@ export function createTerminal(
     closed: closing.signal,
     print,
     value: (value) => print(JSON.stringify(value, null, isInteractive ? 2 : 0)),
-    table: (rows, tableColumns) =>
-      print(...tableLines(rows, tableColumns, isInteractive ? columns : UNBOUNDED, paint)),
+    table: (rows, those) => print(...tableLines(rows, those, tableColumns, paint)),
     block: (entries) => print(...blockLines(entries, columns, paint)),
     note: (...lines) => stderr(lines),
     error: ({ code, message, hint }) => {

@@ -166,7 +166,8 @@ async function whileRenewing<Result>(
 ): Promise<Result> {
   const renewal = setInterval(() => {
     // A renewal that fails costs a second download at the worst, which is harmless.
-    schedulePoll(ctx.database, task.id, 'accepted', HAND_OFF_CLAIM_MS, task.pollErrors).catch(() => {});
+    const renew = (tx: Sql) => schedulePoll(tx, task.id, 'accepted', HAND_OFF_CLAIM_MS, task.pollErrors);
+    ctx.database.transaction(renew).catch(() => {});
   }, RENEW_EVERY_MS);
   try {
     return await work();

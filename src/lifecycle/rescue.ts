@@ -144,7 +144,8 @@ async function sendDueJobs(ctx: RescueContext): Promise<number> {
       await tx.executeSql('savepoint onetake_job');
       try {
         // A lane that nobody has configured yet has no queue; making one again changes nothing.
-        await ctx.queue.ensureQueue(request.account, request.operation);
+        const { account, operation } = request;
+        await ctx.database.transaction((own) => ctx.queue.ensureQueue(account, operation, own));
         await ctx.queue.send(tx, request, request.notBefore);
         await clearJobDue(tx, request.id);
         sent++;
@@ -175,7 +176,7 @@ export async function sweepVanishedJobs(ctx: RescueContext, afterId: string | nu
     const ids = requests.map((request) => request.id);
     const present = await ctx.queue.listJobs(ctx.database, account, operation, ids);
     for (const id of ids.filter((id) => !present.has(id))) {
-      await markJobDue(ctx.database, id);
+      await ctx.database.retryingTransaction((tx) => markJobDue(tx, id));
       count++;
     }
   }

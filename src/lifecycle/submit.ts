@@ -1,4 +1,11 @@
-import { isUsableTaskId, outcomeOfTransportFailure, outcomeOfUnidentified } from '../core/outcome.ts';
+import {
+  type Certainty,
+  type Health,
+  isUsableTaskId,
+  outcomeOfTransportFailure,
+  outcomeOfUnidentified,
+  type Phase,
+} from '../core/outcome.ts';
 import type { SubmissionOutcome } from '../core/provider.ts';
 import type { AdmittedAttempt } from '../postgres/submission-attempts.ts';
 import type { SubmissionContext } from './context.ts';
@@ -69,8 +76,9 @@ const PLAIN_CODE = /^[A-Za-z0-9_.:-]{1,64}$/;
  * The database refuses codes that are not plain and ids that are not usable. A provider that an app brought
  * along may report such, and its paid outcome must still be recorded.
  */
-function recordable(outcome: SubmissionOutcome): SubmissionOutcome {
-  const { errorCode, providerTaskId, httpStatus, responseAgeMs } = outcome.evidence;
+function recordable(reported: SubmissionOutcome): SubmissionOutcome {
+  const outcome = isVerdict(reported) ? reported : { ...reported, ...UNREADABLE };
+  const { phase, errorCode, providerTaskId, httpStatus, responseAgeMs } = outcome.evidence;
   const taskId = isUsableTaskId(providerTaskId) ? providerTaskId : null;
   const table =
     outcome.certainty === 'accepted' && taskId === null
@@ -83,6 +91,7 @@ function recordable(outcome: SubmissionOutcome): SubmissionOutcome {
     retryAfterMs: within(outcome.retryAfterMs, MAX_MS),
     evidence: {
       ...outcome.evidence,
+      phase: PHASES.includes(phase) ? phase : 'sent',
       errorCode: code,
       providerTaskId: taskId,
       httpStatus: within(httpStatus, 999),
@@ -90,6 +99,23 @@ function recordable(outcome: SubmissionOutcome): SubmissionOutcome {
       responseAgeMs: within(responseAgeMs, MAX_MS),
     },
   };
+}
+
+const PHASES: readonly Phase[] = ['unsent', 'sent', 'response_started', 'answered'];
+const CERTAINTIES: readonly Certainty[] = ['accepted', 'refused', 'unsent', 'unknown'];
+const HEALTHS: readonly Health[] = [
+  'success',
+  'dependency_failure',
+  'capacity_signal',
+  'request_or_account_failure',
+  'unknown_failure',
+  'none',
+];
+/** What is no verdict of ours proves nothing. */
+const UNREADABLE = outcomeOfTransportFailure({ unsent: false, ownDoing: false });
+
+function isVerdict({ certainty, health, reason }: SubmissionOutcome): boolean {
+  return CERTAINTIES.includes(certainty) && HEALTHS.includes(health) && typeof reason === 'string';
 }
 
 const MAX_MS = 86_400_000;

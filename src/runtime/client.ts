@@ -168,7 +168,9 @@ export function createClient(options: ClientOptions): Client {
       const { tx } = options;
       const intent: Intent = checkEnqueue(input);
       if (tx !== undefined) {
-        return inTurn(tx, () => explained(() => enqueue(context, callerExecutor(tx), intent)));
+        // Checked before it is a key: only an object can be one.
+        const executor = callerExecutor(tx);
+        return inTurn(tx, () => explained(() => enqueue(context, executor, intent)));
       }
       const id = randomUUID();
       const own = () => database.retryingTransaction((sql) => enqueue(context, sql, intent, id));

@@ -14,6 +14,8 @@ export interface Environment {
   actor(): string;
   /** Whether to colour a stream that is, or isn't, a terminal. */
   colour(isTerminal: boolean): boolean;
+  /** $COLUMNS, where it is a width; undefined otherwise. */
+  columns(): number | undefined;
 }
 
 export type EnvironmentSource = Readonly<Record<string, string | undefined>>;
@@ -62,6 +64,11 @@ export function readEnvironment(source: EnvironmentSource = process.env): Enviro
       if (isSet(source['NO_COLOR'])) return false;
       if (isSet(source['FORCE_COLOR'])) return source['FORCE_COLOR'] !== '0';
       return isTerminal && source['TERM'] !== 'dumb';
+    },
+
+    columns() {
+      const given = source['COLUMNS'] ?? '';
+      return /^[1-9]\d{0,3}$/.test(given) ? Number(given) : undefined;
     },
   };
 }

@@ -2,6 +2,7 @@ import type { Clock } from '../core/clock.ts';
 import type { Emit } from '../core/events.ts';
 import type { Certainty } from '../core/outcome.ts';
 import type { Provider } from '../core/provider.ts';
+import { withDeadline } from '../lifecycle/pause.ts';
 
 /** So many attempts in a row, all unsent, say that it is this machine which can't reach the provider. */
 const SICK_AFTER = 5;
@@ -82,7 +83,8 @@ export class Reach {
     try {
       const provider = this.#options.providerNamed(name);
       if (provider?.isReachable === undefined) return sickForMs >= BLIND_PAUSE_MS;
-      return await provider.isReachable(CHECK_TIMEOUT_MS);
+      // The port promises an answer in time; an app's own provider may not keep it.
+      return await withDeadline(provider.isReachable(CHECK_TIMEOUT_MS), CHECK_TIMEOUT_MS * 2, false);
     } catch {
       return false;
     }

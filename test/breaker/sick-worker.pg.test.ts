@@ -8,11 +8,12 @@ import {
   freezeTimers,
   openBreakerWorld,
 } from '../support/breaker-world.ts';
-import { hold } from '../support/raw-provider.ts';
 import { waitFor } from '../support/wait-for.ts';
 
 /** Nothing listens there. */
 const NOWHERE = 'http://127.0.0.1:1';
+/** For so long dispatch sleeps when it knows of nothing to come. */
+const IDLE_MS = 1_000;
 
 describe('a worker that reaches no provider', () => {
   it('says so after five, then neither submits nor probes, and a healthy worker closes the breaker', async () => {
@@ -58,19 +59,28 @@ describe('a worker that reaches no provider', () => {
     expect(await world.request(id)).toMatchObject({ state: 'accepted' });
   });
 
-  it('goes on submitting to the others while it asks one that keeps silent, and comes back the moment that one answers', async () => {
+  it('goes on submitting to the others while it asks one that keeps silent', async () => {
+    const world = await openBreakerWorld();
+    const { worker, mute } = await sickForMute(world);
+    turnMonotonicClock(15_000);
+    await worker.start();
+    await mute.asked;
+    await world.song('loud');
+    await world.raw.post(1);
+    mute.answer();
+  });
+
+  it('comes back the moment that one answers, with no timer of its own', async () => {
     const world = await openBreakerWorld();
     const { worker, mute } = await sickForMute(world);
     await world.passTime(COOLDOWN_MS);
     turnMonotonicClock(15_000);
     freezeTimers(world);
-    // Unanswered, it wakes nobody.
-    world.raw.onPost = hold;
-
+    const timers = vi.spyOn(globalThis, 'setTimeout');
     await worker.start();
     await mute.asked;
-    await world.song('loud');
-    await world.raw.post(1);
+    await waitFor(() => timers.mock.calls.some(([, ms]) => ms === IDLE_MS), { what: 'dispatch to sleep' });
+    timers.mockRestore();
     expect(mute.submissions()).toBe(5);
 
     mute.answer();

@@ -2,13 +2,21 @@ import { join } from 'node:path';
 import { describe, expect, it, onTestFinished } from 'vitest';
 import { expectChain } from '../support/breaker-world.ts';
 import { startChild } from '../support/children.ts';
-import { endCooldown, enqueueMany, openBreaker, roundsOr, senderOf, startFleet } from '../support/fleet.ts';
+import {
+  endCooldown,
+  enqueueMany,
+  openBreaker,
+  roundsOr,
+  senderOf,
+  startFleet,
+  tell,
+} from '../support/fleet.ts';
 import { waitFor } from '../support/wait-for.ts';
 import { openWorld, type Row, type World } from '../support/world.ts';
 
 const PROCESSES = 16;
 const SLOTS = 4;
-const ROUNDS = roundsOr(15);
+const ROUNDS = roundsOr(12);
 const COOLDOWN_MS = 250;
 const CAUSES = [
   'failure_threshold',
@@ -56,7 +64,7 @@ describe('16 processes of 4 slots at the end of a cooldown', () => {
 
       const transitions = await world.transitions();
       const granted = transitions.filter((row) => row['cause'] === 'probe_granted');
-      console.info(
+      tell(
         `${ROUNDS} rounds: ${world.posts() - before} POSTs, ${granted.length} probe_granted, at most ${mostTogether} at once, ` +
           `from ${new Set(world.raw.posts.slice(before).map(senderOf)).size} processes`,
       );
@@ -121,7 +129,7 @@ describe('16 processes of 4 slots at the end of a cooldown', () => {
         expect(world.posts() - before).toBe(round);
       }
       const transitions = await world.transitions();
-      console.info(
+      tell(
         `${ROUNDS} rounds: ${world.posts() - before} POSTs, ${transitions.filter((row) => row['cause'] === 'probe_granted').length} probe_granted`,
       );
       expectChain(transitions, CAUSES);

@@ -9,6 +9,7 @@ import {
   senderOf,
   startFleet,
   startFleetWorker,
+  tell,
 } from '../support/fleet.ts';
 import { hold, type ProviderCall } from '../support/raw-provider.ts';
 import { waitFor } from '../support/wait-for.ts';
@@ -148,7 +149,7 @@ async function expectOneAtATime(fleet: Fleet, lates: readonly number[]): Promise
   await endCooldown(world);
   await waitFor(async () => (await world.breaker())['state'] === 'closed', { what: 'the close' });
   const sorted = lates.toSorted((a, b) => a - b);
-  console.info(
+  tell(
     `${ROUNDS} rounds, ${probes.length} probes lost; opened again ${sorted[0]} to ${sorted.at(-1)} ms after ` +
       `the end of the lease, half of them within ${sorted[Math.floor(sorted.length / 2)]} ms`,
   );

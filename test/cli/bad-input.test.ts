@@ -65,6 +65,7 @@ describe('bad input', () => {
         code: 'database_unreachable',
         exitCode: 1,
         message: /The database can't be reached \(ECONNREFUSED\)/,
+        hint: /DATABASE_URL/,
       });
     },
   );
@@ -121,6 +122,7 @@ describe('bad input', () => {
 
   test.each<[string[], string, RegExp]>([
     [['requets'], 'invalid_option', /Unknown command 'requets'/],
+    [['accounts', 'show'], 'invalid_option', /Unknown command 'show' of `onetake accounts`/],
     [['requests', 'list', '--limmit', '3'], 'invalid_option', /Unknown option '--limmit'/],
     [['requests', 'show'], 'invalid_option', /Missing required argument 'id'/],
     [['enqueue', 'text-to-musik'], 'unknown_operation', /Did you mean "text-to-music"\?/],
@@ -154,6 +156,13 @@ describe('bad input', () => {
       code: 'invalid_option',
       exitCode: 2,
     });
+  });
+
+  test('a command that a group has not is answered with those that it has', async () => {
+    expect((await createCli().error(['accounts', 'show'])).hint).toBe(
+      'Commands: onetake accounts list, onetake accounts release.',
+    );
+    expect((await createCli().error(['requests', 'lst'])).message).toMatch(/Did you mean "list"\?$/);
   });
 
   test('no command at all prints help to stderr and exits 2', async () => {

@@ -51,6 +51,7 @@ export function createCli(options: { readonly config?: OnetakeConfig; readonly e
         ONETAKE_ACTOR: 'ada',
         FORCE_COLOR: undefined,
         NO_COLOR: undefined,
+        COLUMNS: undefined,
         ...options.env,
         ...env,
       },

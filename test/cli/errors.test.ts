@@ -48,6 +48,27 @@ describe('reportOf', () => {
     expect(JSON.stringify(report)).not.toContain('secret');
   });
 
+  test('names the variable of a database that nobody reaches, never its value', () => {
+    expect(reportOf(withCode('ECONNREFUSED'), 'APP_DATABASE')).toMatchObject({
+      code: 'database_unreachable',
+      hint: 'Check that it runs and that APP_DATABASE is right.',
+    });
+    expect(reportOf(withCode('28P01'), 'APP_DATABASE').hint).toBe('Check user and password of APP_DATABASE.');
+    expect(reportOf(new OnetakeError('stopped', 'Over.'), 'APP_DATABASE').hint).toBeUndefined();
+  });
+
+  test('says of a missing reason what it is for', () => {
+    const error = new CommanderError(
+      1,
+      'commander.missingMandatoryOptionValue',
+      "error: required option '--reason <text>' not specified",
+    );
+    expect(reportOf(error)).toMatchObject({
+      message: "Required option '--reason <text>' not specified.",
+      hint: expect.stringContaining('onetake.operator_actions'),
+    });
+  });
+
   test('knows a connection that gets no answer by its message', () => {
     expect(reportOf(new Error('timeout exceeded when trying to connect')).code).toBe('database_unreachable');
   });

@@ -41,7 +41,7 @@ describe('events of a process', () => {
   });
 
   test('are short lines for a person', () => {
-    expect(printed(true)).toMatch(/^\d\d:\d\d:\d\d {2}0f3c1a2b {2}ambiguous \(502\): /);
+    expect(printed(true)).toMatch(/^\d\d:\d\d:\d\dZ {2}0f3c1a2b {2}ambiguous \(502\): /);
   });
 
   test('say of an ambiguous submission: outcome unknown, possibly charged, do not resubmit', () => {

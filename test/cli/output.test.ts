@@ -63,6 +63,19 @@ describe('the terminal', () => {
     expect(setUp({ isTTY: true, columns: 0 }).terminal.columns).toBe(80);
   });
 
+  test('cuts no cell of a table in a pipe, and fits a terminal', () => {
+    const why = 'because '.repeat(20).trim();
+    const show = (options: Options) => {
+      const { terminal, out } = setUp(options);
+      terminal.table([why], [{ title: 'why', value: (row) => row, flexible: true }]);
+      return out();
+    };
+    expect(show({})).toBe(`why\n${why}\n`);
+    expect(show({ isTTY: true, columns: 60 }).split('\n')[1]).toMatch(/^.{59}…$/);
+    expect(show({ env: { COLUMNS: '60' } }).split('\n')[1]).toMatch(/^.{59}…$/);
+    expect(show({ env: { COLUMNS: 'wide' } })).toBe(`why\n${why}\n`);
+  });
+
   test('drops what it prints after its reader has left, and says so once', async () => {
     const { terminal, stdout } = setUp();
     terminal.print('one');

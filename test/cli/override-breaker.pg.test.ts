@@ -36,6 +36,11 @@ describe('onetake breaker force-open, force-closed and release', () => {
       probeRequestId: null,
       shadow: false,
       notClosedSince: null,
+      failureThreshold: 3,
+      cooldownMs: 30_000,
+      cooldownGrowth: 1,
+      maxCooldownMs: 600_000,
+      jitter: 0,
       previousOverride: 'none',
     });
     expect(await run('force-closed', '--actor', 'grace')).toMatchObject({

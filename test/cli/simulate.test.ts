@@ -53,5 +53,7 @@ test('onetake simulate refuses a script that is no JSON, one with a wrong rule, 
   expect(await refused('--port', new URL(url).port, '--files-port', '0')).toMatchObject({
     code: 'simulator_failed',
     exitCode: 1,
+    hint: 'Another program has that port. Give --port another one, or 0 for a free one.',
   });
+  expect((await refused('--port', '0', '--files-port', new URL(url).port)).hint).toContain('--files-port');
 });

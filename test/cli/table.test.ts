@@ -45,6 +45,21 @@ describe('tableLines', () => {
     }
   });
 
+  test('goes on in further lines where a column wraps, and leaves nothing out', () => {
+    const columns = [...COLUMNS.slice(0, 2), { ...(COLUMNS[2] as Column<Row>), flexible: 'wrap' as const }];
+    const rows = [
+      { id: '01234567', count: 1, why: 'open until 12:00:30Z, which is late' },
+      { id: 'ab', count: 2, why: 'w'.repeat(30) },
+    ];
+    expect(tableLines(rows, columns, 37, plainText)).toEqual([
+      'id        count  why',
+      '01234567      1  open until 12:00:30Z,',
+      '                 which is late',
+      `ab            2  ${'w'.repeat(20)}`,
+      `                 ${'w'.repeat(10)}`,
+    ]);
+  });
+
   test('colours after padding, so that columns stay aligned', () => {
     const columns = [
       { title: 'state', value: (row: Row) => row.id, format: () => 'red' as const },

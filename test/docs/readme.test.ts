@@ -95,6 +95,28 @@ test('every link leads to a file that exists, and to a heading of it', () => {
   expect(broken).toEqual([]);
 });
 
+// A copy without its history has nothing to ask.
+const isClone = existsSync(join(REPOSITORY, '.git'));
+
+test.runIf(isClone)('git ignores nothing that a page links to, and nothing of the examples', async () => {
+  const linked = pages.flatMap((page) =>
+    [...prose(page).matchAll(/\]\(([^)\s#]+)/g)]
+      .map(([, target]) => decodeURIComponent(target ?? ''))
+      .filter((target) => !/^https:/.test(target))
+      .map((target) => relative(REPOSITORY, resolve(page.directory, target))),
+  );
+  const examples = readdirSync(join(REPOSITORY, 'examples'), { recursive: true, withFileTypes: true })
+    .filter((entry) => entry.isFile() && !entry.parentPath.includes('node_modules'))
+    .map((entry) => relative(REPOSITORY, join(entry.parentPath, entry.name)));
+  expect(examples.length).toBeGreaterThan(8);
+  // Without --no-index, what was added by force would hide the pattern that keeps the next file out.
+  const ignored = await run('git', ['check-ignore', '--no-index', ...new Set([...linked, ...examples])], {
+    cwd: REPOSITORY,
+  }).catch((error: { code: number; stdout: string }) => error);
+  // Exit code 1: none is. Not a repository would be 128.
+  expect([ignored.stdout, 'code' in ignored ? ignored.code : 0]).toEqual(['', 1]);
+});
+
 test('the index of docs/ names every page, and README every question', () => {
   const linked = (name: string) => readPage(name).text.matchAll(/\]\(([^)#]+)/g);
   const fromIndex = new Set([...linked('docs/README.md')].map(([, target]) => `docs/${target}`));
@@ -109,7 +131,7 @@ test('every npm script that a page names exists', async () => {
     scripts: object;
   };
   const named = readPage('README.md').text.matchAll(
-    /npm (?:run )?(?!ci\b|run\b|install\b|prints\b)([a-z:]+)/g,
+    /npm (?:run )?(?!ci\b|run\b|i\b|pack\b|prints\b)([a-z:]+)/g,
   );
   const missing = [...named].map(([, name]) => name ?? '').filter((name) => !Object.hasOwn(scripts, name));
   expect(missing).toEqual([]);
@@ -130,7 +152,7 @@ function namedCommands(): NamedCommand[] {
     ...[...prose(page).matchAll(/`([^`\n]+)`/g)].map(([, code]) => code ?? ''),
   ]);
   return lines.flatMap((line) => {
-    const [, rest] = /^\s*(?:npm run )?onetake(?: --)? ([^#]+)/.exec(line) ?? [];
+    const [, rest] = /^\s*(?:npm run (?:-s )?|npx )?onetake(?: --)? ([^#]+)/.exec(line) ?? [];
     if (rest === undefined || rest.startsWith('…')) return [];
     const parts = rest.trim().split(/\s+/);
     const firstOther = parts.findIndex((part) => !/^[a-z][a-z-]*$/.test(part));

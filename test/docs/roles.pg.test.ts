@@ -80,6 +80,9 @@ test('app, worker, poller and operator do their work with the rights of docs/ope
   await expect(operator.enqueue(stolen)).rejects.toMatchObject({ code: '42501' });
 
   expect(await operator.listAmbiguous()).toHaveLength(1);
+  // Somebody else's word taken back, and then the right one given.
+  await operator.resolve({ id: frozen, as: 'accepted', providerTaskId: 'of-another-song', ...note });
+  expect(await operator.reopen(frozen, note)).toMatchObject({ to: 'ambiguous' });
   expect(await operator.resolve({ id: frozen, as: 'not_accepted', ...note })).toMatchObject({ to: 'queued' });
   expect(await operator.releaseAccount('default', null, note)).toBe(0);
   const override = { name: 'sonilo/text-to-music', actor: 'mia', reason: 'maintenance' } as const;

@@ -6,7 +6,7 @@ import { COMMIT, databaseProxy } from '../support/database-proxy.ts';
 import { laneOf, lifecycleContext } from '../support/lifecycle-context.ts';
 import { hold } from '../support/raw-provider.ts';
 import { waitFor } from '../support/wait-for.ts';
-import { lockRows, openWorld, type World } from '../support/world.ts';
+import { jobRows, lockRows, openWorld, type World, waitForBlocked } from '../support/world.ts';
 
 const MINUTE_MS = 60_000;
 
@@ -68,6 +68,69 @@ describe('two workers and one account', () => {
     }
     const prompts = world.raw.posts.map((call) => /song.\d+/.exec(call.body)?.[0].replace('+', ' '));
     expect(prompts).toEqual(Array.from({ length: 8 }, (_, index) => `song ${index + 1}`));
+  });
+});
+
+describe('two operations of one account', () => {
+  it('that are admitted at the same moment share its one slot', async () => {
+    const world = await openWorld({ provider: 'raw', limits: { maxConcurrentGenerations: 1 } });
+    const [one, other] = [await context(world), await context(world)];
+    await world.song('music');
+    await world.song('video', { operation: 'video-to-music' });
+    const lanes = [await laneOf(one), await laneOf(other, 'video-to-music')] as const;
+    // Each is past the look that decides whether to try; both go on at the same moment.
+    const unlock = await lockRows(world.database, 'select from onetake.circuit_breakers');
+    const both = Promise.all([admit(one, lanes[0], { wanted: 1 }), admit(other, lanes[1], { wanted: 1 })]);
+    await waitForBlocked(world.database, 2);
+    await unlock();
+    const results = await both;
+    expect(results.filter((result) => 'attempts' in result)).toHaveLength(1);
+    expect(results.filter((result) => 'blockedBy' in result)).toMatchObject([{ blockedBy: 'concurrency' }]);
+    expect(Object.values(await world.states()).sort()).toEqual(['queued', 'submitting']);
+  });
+});
+
+describe('an account or a breaker that somebody has locked', () => {
+  it('costs the accounts after it a moment: theirs go in the same round', async () => {
+    const accounts = Object.fromEntries(
+      ['anna', 'ben'].map((name) => [
+        name,
+        { apiKeyEnv: 'KEY', requestsPerMinute: 100, maxConcurrentGenerations: 100 },
+      ]),
+    );
+    const world = await openWorld({ provider: 'raw', config: { accounts } });
+    const stuck = await world.song('stuck', { account: 'anna' });
+    const free = await world.song('free', { account: 'ben' });
+    const unlock = await lockRows(world.database, `select from onetake.accounts where name = 'anna'`);
+    const worker = world.worker();
+    const started = performance.now();
+    expect(await worker.runOnce()).toBe(1);
+    expect(performance.now() - started).toBeLessThan(4_000);
+    expect(await world.request(free)).toMatchObject({ state: 'accepted' });
+    expect(await world.request(stuck)).toMatchObject({ state: 'queued', submissions: 0 });
+    expect(world.events).toContainEqual({
+      name: 'process:trouble',
+      event: { role: 'worker', loop: 'admission', errorCode: '55P03' },
+    });
+    await unlock();
+    await worker.runOnce();
+    expect(await world.request(stuck)).toMatchObject({ state: 'accepted', submissions: 1 });
+  });
+
+  it('is not waited for by whoever comes for the probe: another has it', async () => {
+    const world = await openWorld({ provider: 'raw' });
+    const ctx = await context(world);
+    const id = await world.song('one');
+    await world.database.query(
+      `update onetake.circuit_breakers set state = 'open', opened_at = now(), retry_at = now()`,
+    );
+    const lane = await laneOf(ctx);
+    const unlock = await lockRows(world.database, 'select from onetake.circuit_breakers');
+    expect(await admit(ctx, lane, { wanted: 1, probeWith: id })).toEqual({ blockedBy: 'breaker' });
+    await unlock();
+    expect(await admit(ctx, lane, { wanted: 1, probeWith: id })).toMatchObject({
+      attempts: [{ requestId: id }],
+    });
   });
 });
 
@@ -197,6 +260,92 @@ describe('a job', () => {
       expect(await world.attempts(id)).toHaveLength(['cancelled', 'expired'].includes(state) ? 0 : 1);
     },
   );
+});
+
+describe('jobs of requests that wait no more', () => {
+  it('are cleared away and told of, and the one behind them is next', async () => {
+    const world = await openWorld({ provider: 'raw', limits: { maxConcurrentGenerations: 2 } });
+    const ctx = await context(world);
+    for (const id of await world.songs(2, 'withdrawn')) {
+      await world.client.cancel(id, { actor: 'me', reason: 'test' });
+    }
+    const live = await world.song('live');
+    const lane = await laneOf(ctx);
+    expect(await admit(ctx, lane, { wanted: 2 })).toEqual({ blockedBy: 'stale_jobs' });
+    expect(await jobRows(world.database)).toHaveLength(1);
+    expect(await admit(ctx, lane, { wanted: 2 })).toMatchObject({ attempts: [{ requestId: live }] });
+    expect(await admit(ctx, lane, { wanted: 1 })).toEqual({ blockedBy: 'no_job' });
+  });
+
+  it('are also those of requests past their deadline that nobody has expired yet', async () => {
+    const world = await openWorld({ provider: 'raw' });
+    const ctx = await context(world);
+    const late = await world.song('late', { submitBefore: new Date(Date.now() + 60_000) });
+    const lane = await laneOf(ctx);
+    await world.passTime(60_001);
+    expect(await admit(ctx, lane, { wanted: 1 })).toEqual({ blockedBy: 'stale_jobs' });
+    expect(await world.request(late)).toMatchObject({ state: 'queued', submissions: 0 });
+    await world.worker().runOnce();
+    expect(await world.request(late)).toMatchObject({ state: 'expired', charge: 'none' });
+    expect(world.posts()).toBe(0);
+  });
+});
+
+describe('a job made by hand', () => {
+  const insertJob = (world: World, lane: string, requestId: unknown) =>
+    world.database.query(
+      `insert into onetake_queue.job (name, data, policy, singleton_key, created_on)
+values ($1, $2, 'exclusive', gen_random_uuid()::text, now() - interval '1 hour')`,
+      [`submit/${lane}`, JSON.stringify(requestId === undefined ? {} : { requestId })],
+    );
+
+  it.each([['not-a-uuid'], [''], [7], [null], [['a']], [undefined]])(
+    'whose request id is %j harms nobody in its lane',
+    async (requestId) => {
+      const world = await openWorld({ provider: 'raw' });
+      await insertJob(world, 'default/text-to-music', requestId);
+      const id = await world.song('one');
+      await world.worker().runOnce();
+      expect(await world.request(id)).toMatchObject({ state: 'accepted' });
+      expect(world.events.filter(({ name }) => name === 'process:trouble')).toEqual([]);
+      expect(await jobRows(world.database)).toEqual([]);
+    },
+  );
+
+  it('in the lane of another account leads round neither its account’s hold nor its limits', async () => {
+    const account = { apiKeyEnv: 'KEY', requestsPerMinute: 100, maxConcurrentGenerations: 100 };
+    const world = await openWorld({
+      provider: 'raw',
+      config: { accounts: { default: account, other: account } },
+    });
+    const held = await world.song('held', { account: 'other' });
+    await world.database.query(
+      `insert into onetake.account_holds (account, kind, since, epoch) values ('other', 'payment_required', now(), 0)`,
+    );
+    await insertJob(world, 'default/text-to-music', held);
+    await insertJob(world, 'default/video-to-music', held);
+    const mine = await world.song('mine');
+    const worker = world.worker();
+    await worker.runOnce();
+    await worker.runOnce();
+    expect(await world.request(mine)).toMatchObject({ state: 'accepted' });
+    expect(await world.request(held)).toMatchObject({ state: 'queued', submissions: 0 });
+    // Its own job is where it was: with the hold over, it goes.
+    await world.client.releaseAccount('other', null, { actor: 'me', reason: 'paid the bill' });
+    await worker.runOnce();
+    expect(await world.request(held)).toMatchObject({ state: 'accepted', submissions: 1 });
+    expect(world.posts()).toBe(2);
+  });
+
+  it('many times over permits one POST', async () => {
+    const world = await openWorld({ provider: 'raw' });
+    const id = await world.song('one');
+    for (let n = 0; n < 5; n++) await insertJob(world, 'default/text-to-music', id);
+    const workers = [world.worker(), world.worker()];
+    for (let n = 0; n < 3; n++) await Promise.all(workers.map((worker) => worker.runOnce()));
+    expect(await world.request(id)).toMatchObject({ state: 'accepted', submissions: 1 });
+    expect(world.posts()).toBe(1);
+  });
 });
 
 describe('the send budget', () => {

@@ -3,7 +3,7 @@ import { dispatch, type LaneCursor } from '../../src/lifecycle/dispatch.ts';
 import { lifecycleContext } from '../support/lifecycle-context.ts';
 import { hold } from '../support/raw-provider.ts';
 import { waitFor } from '../support/wait-for.ts';
-import { openWorld, rowPrints, type World, type WorldOptions } from '../support/world.ts';
+import { jobRows, openWorld, rowPrints, type World, type WorldOptions } from '../support/world.ts';
 
 type Blocked = readonly [why: string, options: WorldOptions, block: (world: World) => Promise<void>];
 
@@ -164,6 +164,69 @@ describe('a round', () => {
     }
     await world.worker().runOnce();
     expect(world.posts()).toBe(4);
+  });
+});
+
+describe('jobs of requests that wait no more', () => {
+  const staleWorld = async () => {
+    const world = await openWorld({ provider: 'raw', limits: { maxConcurrentGenerations: 2 } });
+    for (const id of await world.songs(30, 'stale')) {
+      await world.client.cancel(id, { actor: 'me', reason: 'test' });
+    }
+    return { world, live: await world.song('live') };
+  };
+
+  it('don’t delay their lane: the request behind them goes in the same round', async () => {
+    const { world, live } = await staleWorld();
+    expect(await world.worker().runOnce()).toBe(1);
+    expect(await world.request(live)).toMatchObject({ state: 'accepted' });
+    expect(await jobRows(world.database)).toEqual([]);
+  });
+
+  it('don’t delay a probe', async () => {
+    const { world, live } = await staleWorld();
+    await world.database.query(
+      `update onetake.circuit_breakers set state = 'open', opened_at = now(), retry_at = now()`,
+    );
+    expect(await world.worker().runOnce()).toBe(1);
+    expect(await world.attempt(live)).toMatchObject({ is_probe: true, certainty: 'accepted' });
+    expect(await world.breaker()).toMatchObject({ state: 'closed' });
+  });
+});
+
+describe('a lane that this worker can’t serve', () => {
+  const twoAccounts = async () => {
+    const account = { apiKeyEnv: 'KEY', requestsPerMinute: 100, maxConcurrentGenerations: 100 };
+    const world = await openWorld({
+      provider: 'raw',
+      config: { accounts: { foreign: account, mine: account } },
+    });
+    const foreign = await world.song('foreign', { account: 'foreign' });
+    const mine = await world.song('mine', { account: 'mine' });
+    return { world, foreign, mine, ctx: await context(world) };
+  };
+  const terms = { freeSlots: () => 8, reaches: ({ account }: { account: string }) => account === 'mine' };
+
+  it('is left alone', async () => {
+    const { world, foreign, ctx } = await twoAccounts();
+    const lanes: string[] = [];
+    const round = await dispatch(ctx, null, terms, (lane) => void lanes.push(lane.account));
+    expect(lanes).toEqual(['mine']);
+    expect(round.admitted).toBe(1);
+    expect(await world.request(foreign)).toMatchObject({ state: 'queued', submissions: 0 });
+  });
+
+  it('lends no request to the probe: another lane’s takes it', async () => {
+    const { world, foreign, mine, ctx } = await twoAccounts();
+    await world.database.query(
+      `update onetake.circuit_breakers set state = 'open', opened_at = now(), retry_at = now()`,
+    );
+    const probes: string[] = [];
+    await dispatch(ctx, null, terms, (_lane, { attempts }) =>
+      probes.push(...attempts.map(({ requestId }) => requestId)),
+    );
+    expect(probes).toEqual([mine]);
+    expect(await world.request(foreign)).toMatchObject({ state: 'queued', submissions: 0 });
   });
 });
 

@@ -4,7 +4,7 @@ import { createServer, type IncomingMessage, type ServerResponse } from 'node:ht
 import type { AddressInfo } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { describe, expect, it, onTestFinished } from 'vitest';
+import { describe, expect, it, onTestFinished, vi } from 'vitest';
 import { waitFor } from '../support/wait-for.ts';
 import { openWorld, type World, type WorldOptions } from '../support/world.ts';
 
@@ -161,6 +161,45 @@ describe('hand-off', () => {
     expect(await filesIn(world.directory)).toEqual(['0.wav']);
   });
 
+  it('keeps its claim while the files come, by renewing it each 20 s', async () => {
+    vi.useFakeTimers({ toFake: ['setInterval', 'clearInterval'] });
+    onTestFinished(() => void vi.useRealTimers());
+    const files = await fileServer();
+    const world = await storingWorld({ provider: 'raw' });
+    const id = await world.song('one');
+    await world.worker().runOnce();
+    await world.passTime(1_000);
+    const started = new Promise<ServerResponse>((resolve) => {
+      files.answer = (_request, response) => resolve(response);
+    });
+    world.raw.onGet = (call) => call.answer(200, finished(call.path, files.url));
+    const claimLeftMs = async () => {
+      const [row] = await world.database.query<{ ms: number }>(
+        `select (extract(epoch from next_poll_at - clock_timestamp()) * 1000)::float8 as ms
+from onetake.generation_requests where id = $1`,
+        [id],
+      );
+      return row?.ms ?? 0;
+    };
+    const timers = vi.getTimerCount();
+    const polled = world.poller().runOnce();
+    const download = await started;
+    expect(await claimLeftMs()).toBeGreaterThan(50_000);
+    expect(await claimLeftMs()).toBeLessThanOrEqual(60_000);
+    for (let renewed = 0; renewed < 3; renewed++) {
+      await world.passTime(30_000);
+      vi.advanceTimersByTime(19_999);
+      expect(await claimLeftMs()).toBeLessThan(31_000);
+      vi.advanceTimersByTime(1);
+      await waitFor(async () => (await claimLeftMs()) > 50_000, { what: 'the claim to be renewed' });
+    }
+    expect(await world.poller().runOnce()).toBe(0);
+    download.end(WAV);
+    await polled;
+    expect(await world.request(id)).toMatchObject({ state: 'succeeded', next_poll_at: null });
+    expect(vi.getTimerCount()).toBe(timers);
+  });
+
   it('done by two at once is done once', async () => {
     const files = await fileServer();
     const world = await storingWorld({ provider: 'raw' });
@@ -175,8 +214,8 @@ describe('hand-off', () => {
     };
     const first = world.poller().runOnce();
     await waitFor(() => files.requests.length > 0, { what: 'the download to begin' });
-    // The claim of the first ends while its download still runs.
-    await world.passTime(400_000);
+    // Whoever fetches files keeps the claim for a minute at a time; nobody renews it for a poller that died.
+    await world.passTime(61_000);
     await Promise.all([first, world.poller().runOnce()]);
     expect(await world.request(id)).toMatchObject({ state: 'succeeded', result_status: 'stored' });
     expect(await filesIn(world.directory)).toEqual(['0.wav']);

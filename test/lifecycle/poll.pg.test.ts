@@ -1,7 +1,11 @@
-import { describe, expect, it } from 'vitest';
+import { describe, expect, it, onTestFinished } from 'vitest';
+import type { Provider, TaskReading } from '../../src/core/provider.ts';
+import { claimTasks, type PollContext, pollTask } from '../../src/lifecycle/poll.ts';
+import { Database } from '../../src/postgres/database.ts';
+import { insertRequest } from '../support/fixtures.ts';
 import type { ProviderCall } from '../support/raw-provider.ts';
 import { waitFor } from '../support/wait-for.ts';
-import { lockRows, openWorld, type World, type WorldOptions } from '../support/world.ts';
+import { API_KEY, lockRows, openWorld, type Row, type World, type WorldOptions } from '../support/world.ts';
 
 const OPERATOR = { actor: 'an operator', reason: 'gave it up' };
 
@@ -157,6 +161,26 @@ describe('a task', () => {
     });
   });
 
+  it('that finished without files is asked again as often, whatever could not be read before', async () => {
+    const world = await acceptedWorld();
+    const poller = world.poller();
+    const empty = (call: ProviderCall): void => task(call, { status: 'succeeded', audio: [] });
+    const unreadable = (call: ProviderCall): void => call.answer(500);
+    const readsOf = async (answer: (call: ProviderCall) => void): Promise<Row> => {
+      world.raw.onGet = answer;
+      await world.passTime(3_600_000);
+      await poller.runOnce();
+      return world.request(world.id);
+    };
+    await readsOf(unreadable);
+    expect(await readsOf(unreadable)).toMatchObject({ poll_errors: 2, empty_reads: 0 });
+    expect(await readsOf(empty)).toMatchObject({ state: 'accepted', empty_reads: 1 });
+    expect(await readsOf(unreadable)).toMatchObject({ state: 'accepted', empty_reads: 1 });
+    expect(await readsOf(empty)).toMatchObject({ state: 'accepted', empty_reads: 2 });
+    // It was only slow to say which files: what it names now is the result.
+    expect(await readsOf(succeeded)).toMatchObject({ state: 'succeeded', result_status: 'linked' });
+  });
+
   it('that failed frees its slot, and its refund is watched for until it is there', async () => {
     const world = await acceptedWorld();
     const poller = world.poller();
@@ -296,6 +320,73 @@ describe('claims', () => {
   });
 });
 
+describe('what an app brought along and never comes back', () => {
+  const hanging = new Promise<never>(() => undefined);
+  const provider = (readTask: () => Promise<TaskReading>): Provider => ({
+    name: 'mine',
+    readTask,
+    submit: () => hanging,
+    close: async () => undefined,
+  });
+
+  it.each<[string, Partial<PollContext>]>([
+    ['a key', { apiKeyOf: (account) => (account === 'other' ? API_KEY : hanging) }],
+    [
+      'a provider',
+      {
+        providerNamed: (name) =>
+          provider(
+            name === 'mine'
+              ? () => hanging
+              : async () => ({ kind: 'failed', errorCode: null, refunded: true }),
+          ),
+      },
+    ],
+  ])('%s: its task is read again later, and the others go on meanwhile', async (_what, changes) => {
+    const world = await openWorld({
+      provider: 'raw',
+      config: {
+        accounts: {
+          default: { provider: 'mine', apiKeyEnv: 'KEY' },
+          other: { provider: 'sonilo', apiKeyEnv: 'KEY' },
+        },
+        providers: { mine: { baseUrl: 'http://127.0.0.1:9' }, sonilo: { baseUrl: 'http://127.0.0.1:9' } },
+      },
+    });
+    const hung = await insertRequest(world.database, { state: 'accepted' });
+    const other = await insertRequest(world.database, { state: 'accepted', account: 'other' });
+    const database = Database.connect(world.database.connectionString, {
+      max: 4,
+      applicationName: 'onetake context',
+    });
+    onTestFinished(() => database.close());
+    const unreadable: object[] = [];
+    const ctx: PollContext = {
+      database,
+      emit: (name, event) => void (name === 'task:unreadable' && unreadable.push(event)),
+      providerNamed: () => provider(async () => ({ kind: 'failed', errorCode: null, refunded: true })),
+      apiKeyOf: () => API_KEY,
+      maxRunMsOf: () => 600_000,
+      schedule: { intervalMs: 50, maxIntervalMs: 50 },
+      storage: null,
+      readTimeoutMs: 50,
+      downloadTimeoutMs: 1_000,
+      random: Math.random,
+      ...changes,
+    };
+    const claimed = await claimTasks(ctx, 10);
+    expect(claimed).toHaveLength(2);
+    const polled = Promise.all(claimed.map((one) => pollTask(ctx, one)));
+    await waitFor(async () => (await world.request(other))['state'] === 'failed', {
+      what: 'the other to end',
+    });
+    expect(unreadable).toEqual([]);
+    await polled;
+    expect(unreadable).toMatchObject([{ requestId: hung, errorCode: 'provider_silent' }]);
+    expect(await world.request(hung)).toMatchObject({ state: 'accepted', poll_errors: 1 });
+  });
+});
+
 describe('the first terminal state wins', () => {
   it.each<[string, (call: ProviderCall) => void]>([
     ['succeeded', succeeded],
@@ -312,6 +403,33 @@ describe('the first terminal state wins', () => {
     expect(await world.request(world.id)).toMatchObject({ state: 'failed', failure_reason: 'abandoned' });
     expect(await world.database.query('select * from onetake.assets')).toEqual([]);
     expect(world.events.filter(({ name }) => name === 'task:finished')).toEqual([]);
+  });
+
+  it('an operator took back which task it is while the answer about the old one was on its way', async () => {
+    const world = await openWorld({ provider: 'raw' });
+    world.raw.onPost = (call) => call.answer(502);
+    const id = await world.song('one');
+    await world.worker().runOnce();
+    await world.client.resolve({ id, as: 'accepted', providerTaskId: 'mistaken', ...OPERATOR });
+    world.raw.onGet = () => undefined;
+    const polled = world.poller().runOnce();
+    await waitFor(() => world.raw.gets.length === 1, { what: 'the task to be read' });
+    expect(await world.client.reopen(id, OPERATOR)).toMatchObject({ from: 'accepted', to: 'ambiguous' });
+    await world.client.resolve({ id, as: 'accepted', providerTaskId: 'right', ...OPERATOR });
+    failed(true)(world.raw.gets[0] as ProviderCall);
+    await polled;
+    expect(await world.request(id)).toMatchObject({
+      state: 'accepted',
+      provider_task_id: 'right',
+      charge: 'charged',
+    });
+    world.raw.onGet = succeeded;
+    await world.passTime(60_000);
+    await world.poller().runOnce();
+    expect(world.raw.gets.map(({ path }) => path)).toEqual(['/v1/tasks/mistaken', '/v1/tasks/right']);
+    expect(await world.request(id)).toMatchObject({ state: 'succeeded' });
+    // Its task has finished: the word stands.
+    await expect(world.client.reopen(id, OPERATOR)).rejects.toMatchObject({ code: 'request_not_in_state' });
   });
 
   it('it was taken for finished while an operator waits for its row', async () => {

@@ -90,6 +90,49 @@ describe('rescue', () => {
     expect((await world.request(locked))['state']).toBe('ambiguous');
   });
 
+  it('is not held up by a breaker that somebody has locked: everything else is put right', async () => {
+    world.raw.onPost = (call) => call.answer(502);
+    const [settled] = (await world.songs(1, 'settled')) as [string];
+    await world.worker().runOnce();
+    // As a worker leaves it that died between the money and the health.
+    await world.database.query(
+      'update onetake.submission_attempts set health_applied_at = null, health_effect = null',
+    );
+    const lost = await world.song('lost');
+    await admitAll(1);
+    const expiring = await world.song('expiring', { submitBefore: new Date(Date.now() + 1_000) });
+    const waiting = await world.song('waiting');
+    await world.database.query(`delete from onetake_queue.job where singleton_key = $1`, [waiting]);
+    await world.database.query('update onetake.generation_requests set job_due = true where id = $1', [
+      waiting,
+    ]);
+    await world.passTime(LEASE_MS + 1);
+    const unlock = await lockRows(world.database, 'select from onetake.circuit_breakers');
+
+    const started = performance.now();
+    await rescue(ctx);
+    expect(performance.now() - started).toBeLessThan(4_000);
+
+    expect(await world.request(lost)).toMatchObject({ state: 'ambiguous' });
+    expect(await world.request(expiring)).toMatchObject({ state: 'expired' });
+    expect(await world.request(waiting)).toMatchObject({ job_due: false });
+    expect((await world.attempt(settled))['health_applied_at']).toBeNull();
+    await unlock();
+    await rescue(ctx);
+    expect((await world.attempt(settled))['health_applied_at']).not.toBeNull();
+    expect((await world.attempt(lost))['health_applied_at']).not.toBeNull();
+  });
+
+  it('tells what fails when everything else has had its turn', async () => {
+    const expiring = await world.song('expiring', { submitBefore: new Date(Date.now() + 1_000) });
+    await world.passTime(1_001);
+    await world.database.query('alter table onetake.circuit_breaker_transitions rename to away');
+    await expect(rescue(ctx)).rejects.toMatchObject({ code: '42P01' });
+    expect(await world.request(expiring)).toMatchObject({ state: 'expired' });
+    await world.database.query('alter table onetake.away rename to circuit_breaker_transitions');
+    expect(await rescue(ctx)).toBe(0);
+  });
+
   it('sends the job of a re-armed request, once, for when it may go', async () => {
     const id = await world.song('one');
     await admitAll(1);

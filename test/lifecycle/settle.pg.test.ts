@@ -43,6 +43,14 @@ const REFUSED = outcome(
   { health: 'request_or_account_failure', certainty: 'refused', reason: 'request_refused' },
   { httpStatus: 422 },
 );
+const WITHOUT_ID = outcome(
+  { health: 'unknown_failure', certainty: 'unknown', reason: 'accepted_without_task_id', alert: true },
+  { httpStatus: 200 },
+);
+const TRANSPORT = outcome(
+  { health: 'dependency_failure', certainty: 'unknown', reason: 'transport' },
+  { phase: 'sent', httpStatus: null, errorCode: 'ECONNRESET', closed: true },
+);
 const UNSENT = outcome(
   { health: 'dependency_failure', certainty: 'unsent', reason: 'unsent' },
   { phase: 'unsent', httpStatus: null, errorCode: 'ECONNREFUSED' },
@@ -77,6 +85,17 @@ async function lostSong(): Promise<AdmittedBatch['attempts'][number]> {
     state_reason: 'worker_lost',
   });
   return attempt;
+}
+
+/** Permits its second POST and has it admitted. */
+async function admittedAgain(
+  first: AdmittedBatch['attempts'][number],
+): Promise<AdmittedBatch['attempts'][number]> {
+  await world.client.resolve({ id: first.requestId, as: 'not_accepted', ...OPERATOR });
+  await rescue(ctx);
+  const second = await admitted();
+  expect(second).toMatchObject({ requestId: first.requestId, attempt: 2 });
+  return second;
 }
 
 describe('one outcome', () => {
@@ -285,6 +304,79 @@ describe('an answer after the attempt was given up', () => {
     });
   });
 
+  it.each<[string, SubmissionOutcome, string]>([
+    ['a 200 without an id', WITHOUT_ID, 'attempt 1 was answered 200'],
+    ['a 202 that names another request’s task', accepted('taken'), 'attempt 1 was answered 202'],
+  ])(
+    'that was most likely paid for, %s, is not called unaccepted without force',
+    async (_what, late, named) => {
+      const other = await world.song('other');
+      await settle(ctx, await admitted(), accepted('taken'));
+      expect(await world.request(other)).toMatchObject({ state: 'accepted' });
+      const attempt = await lostSong();
+      await settle(ctx, attempt, late);
+      expect(await world.request(attempt.requestId)).toMatchObject({ state: 'ambiguous' });
+      expect(await world.client.listAmbiguous()).toMatchObject([{ needsForce: true, paidEvidence: named }]);
+      await expect(
+        world.client.resolve({ id: attempt.requestId, as: 'not_accepted', ...OPERATOR }),
+      ).rejects.toMatchObject({ code: 'request_not_in_state', message: expect.stringContaining(named) });
+    },
+  );
+
+  it('that accepted an earlier attempt keeps an operator from a third POST without force', async () => {
+    const first = await lostSong();
+    const second = await admittedAgain(first);
+    await settle(ctx, first, accepted('first-task'));
+    await settle(ctx, second, BAD_GATEWAY);
+    expect(await world.request(first.requestId)).toMatchObject({ state: 'ambiguous', charge: 'charged' });
+    const rearm = { id: first.requestId, as: 'not_accepted', ...OPERATOR } as const;
+    await expect(world.client.resolve(rearm)).rejects.toMatchObject({
+      code: 'request_not_in_state',
+      message: expect.stringContaining('attempt 1 was accepted as task first-task'),
+    });
+    expect(await world.client.resolve({ ...rearm, force: true })).toMatchObject({ to: 'queued' });
+  });
+
+  it('gives the money of its task back to its own attempt', async () => {
+    const first = await lostSong();
+    const second = await admittedAgain(first);
+    await settle(ctx, first, accepted('first-task'));
+    await settle(ctx, second, REFUSED);
+    expect(await world.request(first.requestId)).toMatchObject({ state: 'accepted' });
+    await refundAt('first-task');
+    expect(await world.request(first.requestId)).toMatchObject({
+      state: 'failed',
+      charge: 'refunded',
+      refunded: true,
+    });
+    expect((await world.attempts(first.requestId)).map((attempt) => attempt['refunded'])).toEqual([
+      true,
+      null,
+    ]);
+  });
+
+  it('that an operator attaches counts once, and its end frees no other attempt’s slot', async () => {
+    const first = await lostSong();
+    const second = await admittedAgain(first);
+    await settle(ctx, second, TRANSPORT);
+    await settle(ctx, first, accepted('first-task'));
+    await world.client.resolve({
+      id: first.requestId,
+      as: 'accepted',
+      providerTaskId: 'first-task',
+      ...OPERATOR,
+    });
+    expect(await world.request(first.requestId)).toMatchObject({ state: 'accepted', charge: 'charged' });
+    await refundAt('first-task');
+    // What became of the second POST is as unknown as it was.
+    expect(await world.request(first.requestId)).toMatchObject({ state: 'failed', charge: 'possible' });
+    expect(await world.attempt(first.requestId)).toMatchObject({
+      attempt: 2,
+      refunded: null,
+      slot_freed_at: null,
+    });
+  });
+
   it.each([
     ['cancelled', { as: 'not_accepted', resubmit: false }],
     ['failed', { as: 'abandoned' }],
@@ -323,3 +415,12 @@ describe('an answer after the attempt was given up', () => {
     expect(await world.request(attempt.requestId)).toMatchObject({ state: 'submitting' });
   });
 });
+
+/** The provider says of the one task that is followed that it failed and was refunded. */
+async function refundAt(taskId: string): Promise<void> {
+  world.raw.onGet = (call) =>
+    call.answer(200, { task_id: taskId, status: 'failed', error: { code: 'x' }, refunded: true });
+  await world.passTime(1_000);
+  expect(await world.poller().runOnce()).toBe(1);
+  expect(world.raw.gets.at(-1)?.path).toBe(`/v1/tasks/${taskId}`);
+}

@@ -164,6 +164,24 @@ describe('one POST, answered with', () => {
     expect((await world.request(id))['state']).toBe(expected.state);
   });
 
+  it('a code that repeats the prompt: neither stored nor told', async () => {
+    const world = await openWorld({ provider: 'raw' });
+    const prompt = 'canary_prompt_42';
+    world.raw.onPost = (call) => call.answer(422, { code: prompt });
+    const id = await world.song('one', { prompt });
+
+    await world.worker().runOnce();
+
+    expect(await world.request(id)).toMatchObject({ state: 'rejected', state_reason: 'request_refused' });
+    expect(await world.attempt(id)).toMatchObject({ http_status: 422, error_code: null });
+    expect(JSON.stringify(world.events)).not.toContain(prompt);
+    // Any other code is.
+    world.raw.onPost = (call) => call.answer(422, { code: 'prompt_rejected' });
+    const other = await world.song('two', { prompt });
+    await world.worker().runOnce();
+    expect(await world.attempt(other)).toMatchObject({ error_code: 'prompt_rejected' });
+  });
+
   it('silence, until the deadline', async () => {
     const world = await openWorld({ provider: 'raw', operation: IMPATIENT });
     world.raw.onPost = () => undefined;

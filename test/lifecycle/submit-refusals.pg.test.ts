@@ -50,6 +50,28 @@ describe('an account that is refused', () => {
     },
   );
 
+  it('is held anew although an earlier hold, whose time is over, was never ended', async () => {
+    const world = await openWorld({ provider: 'raw' });
+    await world.database.query(
+      `insert into onetake.account_holds (account, kind, since, until, epoch)
+values ('default', 'key_refused', now() - interval '1 hour', now() - interval '1 s', 0)`,
+    );
+    world.raw.onPost = (call) => call.answer(401, { code: 'invalid_api_key' });
+    await world.songs(2);
+    const worker = world.worker();
+    for (let n = 0; n < 3; n++) await worker.runOnce();
+    // Both were admitted in one round; after that nothing is sent with a key that was refused.
+    expect(world.posts()).toBe(2);
+    expect(
+      await world.database.query(
+        'select until is null as live, ended_by, ended_at = until as ended_in_time from onetake.account_holds order by id',
+      ),
+    ).toEqual([
+      { live: false, ended_by: 'until', ended_in_time: true },
+      { live: true, ended_by: null, ended_in_time: null },
+    ]);
+  });
+
   it('a hold of one operation leaves the others alone', async () => {
     const world = await openWorld({ provider: 'raw' });
     world.raw.onPost = (call) => (call.path.endsWith('text-to-music') ? call.answer(403, {}) : call.accept());
@@ -132,5 +154,28 @@ describe('429', () => {
     expect(world.raw.posts).toHaveLength(3);
     expect(await world.states()).toEqual({ 'song 1': 'accepted', 'song 2': 'accepted' });
     expect(await world.request(second)).toMatchObject({ submissions: 1 });
+  });
+
+  it('for concurrency lets the request go as soon as a generation of ours ends', async () => {
+    const world = await openWorld({ provider: 'raw' });
+    world.raw.onPost = (call) =>
+      call.number === 2 ? call.answer(429, { message: 'Too many concurrent generations' }) : call.accept();
+    const worker = world.worker();
+    const running = await world.song('running');
+    await worker.runOnce();
+    const refused = await world.song('refused');
+    await worker.runOnce();
+    expect(await world.request(refused)).toMatchObject({
+      state: 'queued',
+      state_reason: 'concurrency_limited',
+    });
+    expect(await worker.runOnce()).toBe(0);
+    world.raw.onGet = (call) =>
+      call.answer(200, { task_id: call.path.split('/').at(-1), status: 'failed', error: { code: 'x' } });
+    await world.passTime(1_000);
+    await world.poller().runOnce();
+    expect(await world.request(running)).toMatchObject({ state: 'failed' });
+    expect(await worker.runOnce()).toBe(1);
+    expect(await world.request(refused)).toMatchObject({ state: 'accepted', submissions: 2 });
   });
 });

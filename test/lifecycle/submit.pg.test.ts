@@ -1,6 +1,9 @@
-import { describe, expect, it } from 'vitest';
+import { describe, expect, it, onTestFinished } from 'vitest';
+import type { Provider, Submission } from '../../src/core/provider.ts';
+import { admit } from '../../src/lifecycle/admit.ts';
+import { submit } from '../../src/lifecycle/submit.ts';
+import { laneOf, lifecycleContext } from '../support/lifecycle-context.ts';
 import type { ProviderCall } from '../support/raw-provider.ts';
-import { waitFor } from '../support/wait-for.ts';
 import { API_KEY, openTransactions, openWorld, type Row } from '../support/world.ts';
 
 describe('before the first byte', () => {
@@ -27,12 +30,10 @@ describe('before the first byte', () => {
       simulator: { onFirstByte: () => look('first byte'), onPost: () => look('before the answer') },
     });
     id = await world.song('one');
-    const worker = world.worker();
-    await worker.start();
-    await waitFor(async () => (await world.request(id))['state'] === 'accepted', {
-      what: 'the song to be accepted',
-    });
+    // One round: the rescue of a started worker opens transactions of its own beside the POST.
+    await world.worker().runOnce();
 
+    expect(await world.request(id)).toMatchObject({ state: 'accepted' });
     expect(seen).toEqual([
       { at: 'first byte', state: 'submitting', attempt: 1, open: [] },
       { at: 'before the answer', state: 'submitting', attempt: 1, open: [] },
@@ -111,6 +112,133 @@ describe('before the first byte', () => {
       state_reason: 'accepted_without_task_id',
       charge: 'possible',
     });
+  });
+});
+
+describe('a provider of the app’s own', () => {
+  const BOUGHT = {
+    health: 'success',
+    certainty: 'accepted',
+    reason: 'task_accepted',
+    alert: false,
+    retryAfterMs: null,
+    evidence: {
+      phase: 'answered',
+      httpStatus: 202,
+      errorCode: null,
+      providerTaskId: 'bought',
+      responseAgeMs: 1,
+      closed: true,
+    },
+  } as const;
+  const mine = (submit: (submission: Submission) => Promise<unknown>): Provider => ({
+    name: 'mine',
+    submit: submit as Provider['submit'],
+    readTask: () => Promise.reject(new Error('unused')),
+    close: async () => undefined,
+  });
+  /** One song, and a worker whose provider is `submit`. */
+  async function submitted(submit: (submission: Submission) => Promise<unknown>, operation = {}) {
+    const world = await openWorld({ provider: 'raw', operation });
+    const id = await world.song('one');
+    await world.worker({ providers: { sonilo: mine(submit) } }).runOnce();
+    expect(world.events.filter(({ name }) => name === 'submission:unsettled')).toEqual([]);
+    return { world, request: await world.request(id), attempt: await world.attempt(id) };
+  }
+
+  it.each<[string, object]>([
+    ['NaN as the age of its answer', { responseAgeMs: Number.NaN }],
+    ['an endless age', { responseAgeMs: Number.POSITIVE_INFINITY }],
+    ['an age of years', { responseAgeMs: 1e15 }],
+    ['an age below zero', { responseAgeMs: -1 }],
+    ['a status that no column holds', { httpStatus: 2 ** 40 }],
+    ['a status that is none', { httpStatus: Number.NaN }],
+    ['a fraction of a status', { httpStatus: 202.4 }],
+    ['a phase that is none of ours', { phase: 'done' }],
+  ])('that reports %s is taken at its word about the purchase', async (_what, odd) => {
+    const { request, attempt } = await submitted(async () => ({
+      ...BOUGHT,
+      evidence: { ...BOUGHT.evidence, ...odd },
+    }));
+    expect(request).toMatchObject({ state: 'accepted', provider_task_id: 'bought', charge: 'charged' });
+    expect(attempt['http_status']).toBe('httpStatus' in odd && odd.httpStatus !== 202.4 ? null : 202);
+    if ('responseAgeMs' in odd) {
+      // Unknown: the POST counts in its window as if it arrived when the lease ended.
+      expect(Number(attempt['window_until']) - Number(attempt['lease_expires_at'])).toBe(60_250);
+    }
+  });
+
+  it.each<[string, object]>([
+    ['a certainty that is none of ours', { certainty: 'surely' }],
+    ['no health', { health: undefined }],
+    ['no reason', { reason: undefined }],
+    [
+      'a phase that is none of ours with nothing known',
+      { certainty: 'unknown', health: 'none', reason: 'transport' },
+    ],
+  ])('that reports %s has told nothing: frozen, with the id that it named', async (_what, odd) => {
+    const { request, attempt } = await submitted(async () => ({
+      ...BOUGHT,
+      ...odd,
+      evidence: { ...BOUGHT.evidence, phase: 'done' },
+    }));
+    expect(request).toMatchObject({ state: 'ambiguous', state_reason: 'transport', charge: 'possible' });
+    expect(attempt).toMatchObject({ certainty: 'unknown', phase: 'sent', provider_task_id: 'bought' });
+  });
+
+  it('that waits a capacity refusal of NaN ms pauses as long as ours does', async () => {
+    const { world, request } = await submitted(async () => ({
+      ...BOUGHT,
+      health: 'capacity_signal',
+      certainty: 'refused',
+      reason: 'rate_limited',
+      retryAfterMs: Number.NaN,
+      evidence: { ...BOUGHT.evidence, httpStatus: 429, providerTaskId: null },
+    }));
+    expect(request).toMatchObject({ state: 'queued', state_reason: 'rate_limited' });
+    const [account] = await world.database.query<{ ms: number }>(
+      'select extract(epoch from paused_until - clock_timestamp()) * 1000 as ms from onetake.accounts',
+    );
+    expect(Number(account?.ms)).toBeGreaterThan(50_000);
+  });
+
+  it('that never answers is given up shortly after its deadline, as unknown', async () => {
+    const { request, attempt } = await submitted(() => new Promise(() => undefined), {
+      deadlines: { connectMs: 500, firstResponseMs: 600, submissionMs: 700 },
+      leaseMs: 5_000,
+    });
+    expect(request).toMatchObject({ state: 'ambiguous', state_reason: 'transport', charge: 'possible' });
+    expect(attempt).toMatchObject({
+      settled_by: 'worker',
+      error_code: 'provider_silent',
+      certainty: 'unknown',
+      closed_at: null,
+    });
+  });
+
+  it('is not asked at all once nothing may be sent any more', async () => {
+    const world = await openWorld({ provider: 'raw' });
+    let asked = 0;
+    const provider = mine(async () => {
+      asked++;
+      return BOUGHT;
+    });
+    const ctx = await lifecycleContext(
+      { connectionString: world.database.connectionString, config: world.config },
+      { providerNamed: () => provider },
+    );
+    onTestFinished(() => ctx.stop());
+    await world.song('one');
+    const batch = await admit(ctx, await laneOf(ctx), { wanted: 1 });
+    if (!('attempts' in batch)) throw new Error('not admitted');
+    const [attempt] = batch.attempts as [(typeof batch.attempts)[number]];
+    expect(await submit(ctx, attempt, 'sonilo', () => false)).toMatchObject({
+      certainty: 'unsent',
+      evidence: { phase: 'unsent', errorCode: 'gate_closed' },
+    });
+    expect(asked).toBe(0);
+    expect(await submit(ctx, attempt, 'sonilo', () => true)).toMatchObject({ certainty: 'accepted' });
+    expect(asked).toBe(1);
   });
 });
 

@@ -11,6 +11,8 @@ afterAll(() => database.drop());
 interface Story {
   readonly attempt: Columns;
   readonly later?: readonly ('accepted' | 'refused' | 'unsent' | 'unknown')[];
+  /** The later word was taken back. */
+  readonly withdrawn?: true;
 }
 
 const inFlight: Story = { attempt: {} };
@@ -41,6 +43,16 @@ const CHARGES: readonly [string, string, readonly Story[]][] = [
   ['charged', 'one refused, and an earlier one that turned out accepted', [knownLater('accepted'), refused]],
   ['charged', 'an unsent one that turned out accepted after all', [{ ...unsent, later: ['accepted'] }]],
   ['none', 'an unknown one that turned out refused', [knownLater('refused')]],
+  [
+    'possible',
+    'an unknown one whose acceptance was taken back',
+    [{ ...knownLater('accepted'), withdrawn: true }],
+  ],
+  [
+    'possible',
+    'an unknown one whose refusal was taken back',
+    [{ ...knownLater('refused'), withdrawn: true }],
+  ],
   ['charged', 'one that was said to be refused and then accepted', [knownLater('refused', 'accepted')]],
   ['refunded', 'one accepted and refunded', [refunded]],
   ['refunded', 'one refunded and one refused', [refunded, refused]],
@@ -62,6 +74,7 @@ describe('the charge over all attempts', () => {
           seen_at: ago(0),
           source: 'late_answer',
           certainty,
+          withdrawn_at: story.withdrawn === true ? ago(0) : null,
         });
       }
     }

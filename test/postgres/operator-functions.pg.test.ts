@@ -8,11 +8,13 @@ import {
   cancelRequest,
   type Resolution,
   releaseAccount,
+  reopenRequest,
   resolveAsAccepted,
   resolveAsNotAccepted,
 } from '../../src/postgres/operator-functions.ts';
 import {
   ago,
+  type Columns,
   insert,
   insertAmbiguous,
   insertAttempt,
@@ -170,6 +172,7 @@ describe('an operator', () => {
       () => resolveAsAccepted(sql, id, 'task', note),
       () => resolveAsNotAccepted(sql, id, note),
       () => abandonRequest(sql, id, note),
+      () => reopenRequest(sql, id, note),
       () => cancelRequest(sql, queued, note),
       () => releaseAccount(sql, 'default', null, note),
     ]) {
@@ -306,11 +309,217 @@ describe('resolve_as_not_accepted', () => {
     expect((await row(late))['submit_before']).toBeNull();
   });
 
-  it('goes by the last attempt', async () => {
-    const { id } = await insertAmbiguous(database, { http_status: 202, closed_at: ago(0) });
+  const late = (attemptId: string, columns: Columns) =>
+    insert(database, 'attempt_evidence', {
+      attempt_id: attemptId,
+      seen_at: ago(0),
+      source: 'late_answer',
+      certainty: 'unknown',
+      ...columns,
+    });
+
+  it.each<[string, string, Columns, Columns | null]>([
+    ['a late 200 without an id', 'attempt 1 was answered 200', {}, { http_status: 200 }],
+    [
+      'a late acceptance',
+      'attempt 1 was accepted as task late-task',
+      {},
+      { certainty: 'accepted', provider_task_id: 'late-task' },
+    ],
+    [
+      'an acceptance in time',
+      'attempt 1 was accepted as task known-task',
+      { certainty: 'accepted', provider_task_id: 'known-task' },
+      null,
+    ],
+  ])(
+    'needs force after %s, also of an earlier attempt, and says which',
+    async (_what, named, attempt, evidence) => {
+      const { id, attemptId } = await insertAmbiguous(database, attempt, { submissions: 2 });
+      if (evidence !== null) await late(attemptId, evidence);
+      await insertAttempt(database, id, settledAs('unknown', { attempt: 2, http_status: 502 }));
+      for (const resubmit of [true, false]) {
+        await expect(resolveAsNotAccepted(sql, id, NOTE, { resubmit })).rejects.toMatchObject({
+          code: 'request_not_in_state',
+          message: expect.stringContaining(named),
+          hint: expect.stringContaining('force'),
+        });
+      }
+      expect((await row(id))['state']).toBe('ambiguous');
+      expect(await actions(id)).toEqual([]);
+      expect(await resolveAsNotAccepted(sql, id, NOTE, { force: true })).toMatchObject({ to: 'queued' });
+    },
+  );
+
+  it('needs no force after a late answer that is no 2xx, nor after a word that was taken back', async () => {
+    const { id, attemptId } = await insertAmbiguous(database);
+    await late(attemptId, { http_status: 502 });
+    await late(attemptId, {
+      source: 'operator',
+      certainty: 'accepted',
+      provider_task_id: 'x',
+      withdrawn_at: ago(0),
+    });
+    expect(await resolveAsNotAccepted(sql, id, NOTE)).toMatchObject({ to: 'queued' });
+  });
+
+  it('refuses a deadline that is over, which would permit nothing', async () => {
+    const { id } = await insertAmbiguous(database);
+    await expect(resolveAsNotAccepted(sql, id, NOTE, { submitBefore: ago(1_000) })).rejects.toMatchObject({
+      code: 'invalid_option',
+    });
+    expect((await row(id))['state']).toBe('ambiguous');
+    expect(await actions(id)).toEqual([]);
+  });
+
+  it('waits for the last attempt, whatever became of the earlier ones', async () => {
+    const { id } = await insertAmbiguous(database, { http_status: 502, closed_at: ago(0) });
     const until = ago(-50_000);
     await insertAttempt(database, id, { ...settledAs('unknown'), attempt: 2, quarantine_until: until });
     expect((await resolveAsNotAccepted(sql, id, NOTE)).notBefore).toEqual(until);
+  });
+});
+
+describe('the attempt that a task belongs to', () => {
+  const attemptOf = async (id: string, task: string) =>
+    (await database.query('select onetake.attempt_of_task($1, $2) as attempt', [id, task]))[0]?.['attempt'];
+
+  it('is the one that was answered with its id, in time or late, and else the last', async () => {
+    const { id, attemptId: first } = await insertAmbiguous(database, {}, { submissions: 3 });
+    const second = await insertAttempt(
+      database,
+      id,
+      settledAs('accepted', { attempt: 2, provider_task_id: 'in-time' }),
+    );
+    const third = await insertAttempt(database, id, settledAs('unknown', { attempt: 3 }));
+    const evidence = { attempt_id: first, seen_at: ago(0), source: 'late_answer', certainty: 'accepted' };
+    await insert(database, 'attempt_evidence', { ...evidence, provider_task_id: 'late' });
+    await insert(database, 'attempt_evidence', {
+      ...evidence,
+      source: 'operator',
+      provider_task_id: 'withdrawn',
+      withdrawn_at: ago(0),
+    });
+    expect(await attemptOf(id, 'late')).toBe(first);
+    expect(await attemptOf(id, 'in-time')).toBe(second);
+    expect(await attemptOf(id, 'nobody’s')).toBe(third);
+    expect(await attemptOf(id, 'withdrawn')).toBe(third);
+    expect(await attemptOf(randomUUID(), 'late')).toBeNull();
+  });
+
+  it('gets an operator’s word, so that one purchase counts once', async () => {
+    const { id, attemptId: first } = await insertAmbiguous(
+      database,
+      { certainty: 'accepted', provider_task_id: 'task-of-one', started_at: ago(90_000) },
+      { submissions: 2 },
+    );
+    const second = await insertAttempt(database, id, settledAs('unknown', { attempt: 2 }));
+    await resolveAsAccepted(sql, id, 'task-of-one', NOTE);
+    const after = await row(id);
+    expect(after).toMatchObject({ state: 'accepted', charge: 'charged' });
+    expect(after['accepted_at']).toEqual((await attemptRow(first))['started_at']);
+    // The second attempt's outcome is as unknown as before: the refund of the first leaves a possible charge.
+    expect(
+      await database.query('select attempt_id from onetake.attempt_evidence where attempt_id = any($1)', [
+        [first, second],
+      ]),
+    ).toEqual([{ attempt_id: first }]);
+    await database.query('update onetake.submission_attempts set refunded = true where id = $1', [first]);
+    expect(await database.query('select onetake.charge_of($1) as charge', [id])).toEqual([
+      { charge: 'possible' },
+    ]);
+  });
+});
+
+describe('reopen', () => {
+  /** A frozen request to which an operator has attached a task. */
+  async function resolved(task: string, attempt: Columns = {}): Promise<{ id: string; attemptId: string }> {
+    const frozen = await insertAmbiguous(database, attempt);
+    await resolveAsAccepted(sql, frozen.id, task, NOTE);
+    return frozen;
+  }
+
+  it('takes the word back: ambiguous again, the charge possible, the evidence withdrawn, the task forgotten', async () => {
+    const { id, attemptId } = await resolved('mistaken');
+    expect(await reopenRequest(sql, id, NOTE)).toEqual({
+      id,
+      from: 'accepted',
+      to: 'ambiguous',
+      postsPermitted: 0,
+      notBefore: null,
+    });
+    expect(await row(id)).toMatchObject({
+      state: 'ambiguous',
+      state_reason: 'reopened',
+      charge: 'possible',
+      provider_task_id: null,
+      accepted_at: null,
+      next_poll_at: null,
+    });
+    expect(
+      await database.query(
+        'select source, provider_task_id, withdrawn_at from onetake.attempt_evidence where attempt_id = $1',
+        [attemptId],
+      ),
+    ).toEqual([{ source: 'operator', provider_task_id: 'mistaken', withdrawn_at: expect.any(Date) }]);
+    expect((await actions(id)).map(({ action }) => action)).toEqual(['resolve_as_accepted', 'reopen']);
+  });
+
+  it('frees the task id for the request that it belongs to, and lets the other be decided again', async () => {
+    const { id: wrong } = await resolved('belongs-to-another');
+    const { id: right } = await insertAmbiguous(database);
+    await expect(resolveAsAccepted(sql, right, 'belongs-to-another', NOTE)).rejects.toMatchObject({
+      code: 'task_id_in_use',
+    });
+    await reopenRequest(sql, wrong, NOTE);
+    await resolveAsAccepted(sql, right, 'belongs-to-another', NOTE);
+    // The word that was taken back is no evidence of a payment any more.
+    expect(await resolveAsNotAccepted(sql, wrong, NOTE)).toMatchObject({ to: 'queued' });
+    expect(await row(right)).toMatchObject({ state: 'accepted', provider_task_id: 'belongs-to-another' });
+  });
+
+  it('leaves what the provider itself said late, which still needs force', async () => {
+    const { id, attemptId } = await insertAmbiguous(database);
+    await insert(database, 'attempt_evidence', {
+      attempt_id: attemptId,
+      seen_at: ago(0),
+      source: 'late_answer',
+      certainty: 'accepted',
+      provider_task_id: 'its-own',
+    });
+    await resolveAsAccepted(sql, id, 'mistaken-too', NOTE);
+    await reopenRequest(sql, id, NOTE);
+    expect((await row(id))['charge']).toBe('charged');
+    await expect(resolveAsNotAccepted(sql, id, NOTE)).rejects.toMatchObject({
+      message: expect.stringContaining('its-own'),
+    });
+  });
+
+  it.each<[string, () => Promise<string>]>([
+    ['accepted by the provider’s answer', () => insertRequest(database, { state: 'accepted' })],
+    [
+      'finished at the provider',
+      async () => {
+        const { id } = await resolved('finished');
+        await database.query(
+          'update onetake.generation_requests set provider_finished_at = now() where id = $1',
+          [id],
+        );
+        return id;
+      },
+    ],
+    ['ambiguous', async () => (await insertAmbiguous(database)).id],
+    ['queued', () => insertRequest(database)],
+    ['succeeded', () => insertRequest(database, { state: 'succeeded' })],
+  ])('refuses one that is %s', async (_what, arrange) => {
+    const id = await arrange();
+    const before = await row(id);
+    await expect(reopenRequest(sql, id, NOTE)).rejects.toMatchObject({ code: 'request_not_in_state' });
+    expect(await row(id)).toEqual(before);
+  });
+
+  it('knows of no request that does not exist', async () => {
+    await expect(reopenRequest(sql, randomUUID(), NOTE)).rejects.toMatchObject({ code: 'request_not_found' });
   });
 });
 

@@ -15,6 +15,7 @@ const OPERATOR_FUNCTIONS = [
   'force_breaker',
   'release_account',
   'release_breaker',
+  'reopen',
   'resolve_as_accepted',
   'resolve_as_not_accepted',
 ];
@@ -47,11 +48,13 @@ describe('the functions of the schema', () => {
   it('are closed to PUBLIC, but for those that only compute, or only write down what the clock has ended', async () => {
     const open = (await functions()).filter((found) => found.open).map((found) => found.name);
     expect(open.sort()).toEqual([
+      'attempt_of_task',
       'charge_of',
       'is_legal_move',
       'lasting_attention',
       CLOCK_FUNCTION,
       'override_in_force',
+      'paid_evidence',
     ]);
   });
 
@@ -74,7 +77,11 @@ describe('a role without rights', () => {
       `select onetake.abandon('${id}', 'eve', 'why not')`,
       `select onetake.resolve_as_accepted('${id}', 'task', 'eve', 'why not')`,
       `select onetake.resolve_as_not_accepted('${id}', 'eve', 'why not')`,
+      `select onetake.reopen('${id}', 'eve', 'why not')`,
       `select onetake.cancel_request('${id}', 'eve', 'why not')`,
+      // Open, and of no use to whoever may not read the tables.
+      `select onetake.paid_evidence('${id}')`,
+      `select onetake.attempt_of_task('${id}', 'task')`,
       `select onetake.release_account('default', null, 'eve', 'why not')`,
       `select onetake.force_breaker('sonilo/text-to-music', 'forced_open', 'eve', 'why not')`,
       `select onetake.release_breaker('sonilo/text-to-music', 'eve', 'why not')`,

@@ -6,7 +6,19 @@ import {
   REQUEST_STATES,
   type RequestState,
 } from '../../src/core/generation-request.ts';
-import { columnsOf, insert, insertRequest, NO_DIGEST, setColumns } from '../support/fixtures.ts';
+import { resolveAsNotAccepted } from '../../src/postgres/operator-functions.ts';
+import {
+  ago,
+  type Columns,
+  columnsOf,
+  insert,
+  insertAmbiguous,
+  insertAttempt,
+  insertRequest,
+  NO_DIGEST,
+  setColumns,
+  settledAs,
+} from '../support/fixtures.ts';
 import { createTestDatabase, type TestDatabase } from '../support/test-database.ts';
 
 let database: TestDatabase;
@@ -16,6 +28,9 @@ beforeAll(async () => {
 afterAll(() => database.drop());
 
 const PAIRS = REQUEST_STATES.flatMap((from) => REQUEST_STATES.map((to) => [from, to] as const));
+
+/** Legal, and refused to a plain UPDATE: what they take is told below. */
+const PERMITS_A_POST = ['ambiguous → queued', 'submitting → queued'];
 
 /** Every column that some state needs, so that only the guard can object to the move. */
 function wholeRowOf(state: RequestState) {
@@ -42,7 +57,8 @@ from unnest($1::text[]) f cross join unnest($1::text[]) t`,
         () => 'moved',
         (error: { code?: string }) => error.code,
       );
-      const expected = from === to || LEGAL_MOVES[from].includes(to) ? 'moved' : 'OT002';
+      const legal = LEGAL_MOVES[from].includes(to) && !PERMITS_A_POST.includes(`${from} → ${to}`);
+      const expected = from === to || legal ? 'moved' : 'OT002';
       if (outcome !== expected) disagreeing.push(`${from} → ${to}: ${outcome}, not ${expected}`);
     }
     expect(disagreeing).toEqual([]);
@@ -96,6 +112,71 @@ describe('the guard on generation_requests', () => {
         code: 'OT002',
       });
     }
+  });
+});
+
+describe('a way back to queued, which permits another paid POST', () => {
+  const OPERATOR = { actor: 'ada', reason: 'the provider has nothing' };
+  const stateOf = async (id: string) =>
+    (await database.query('select state from onetake.generation_requests where id = $1', [id]))[0];
+
+  it('from ambiguous leads through the function that asks for a name and a reason', async () => {
+    const { id } = await insertAmbiguous(database);
+    await expect(setColumns(database, id, { state: 'queued' })).rejects.toMatchObject({
+      code: 'OT002',
+      message: expect.stringContaining('may have been paid'),
+      hint: expect.stringContaining('resolve_as_not_accepted'),
+    });
+    expect(await stateOf(id)).toEqual({ state: 'ambiguous' });
+  });
+
+  it('that the function opened is open to that one request, and shut again when it returns', async () => {
+    const { id } = await insertAmbiguous(database);
+    const { id: other } = await insertAmbiguous(database);
+    const client = await database.pool({ max: 1 }).connect();
+    const plain = async (request: string) => {
+      await client.query('savepoint plain');
+      const code = await setColumns(client, request, { state: 'queued' }).then(
+        () => 'moved',
+        (error: { code?: string }) => error.code,
+      );
+      await client.query('rollback to savepoint plain');
+      return code;
+    };
+    await client.query('begin');
+    await resolveAsNotAccepted({ executeSql: (text, values) => client.query(text, values) }, id, OPERATOR);
+    expect(await plain(other)).toBe('OT002');
+    await setColumns(client, id, { state: 'ambiguous', job_due: false });
+    expect(await plain(id)).toBe('OT002');
+    // The setting lets through the one request that it names.
+    await client.query(`select set_config('onetake.rearming', $1, true)`, [id]);
+    expect(await plain(other)).toBe('OT002');
+    expect(await plain(id)).toBe('moved');
+    await client.query('rollback');
+    client.release();
+  });
+
+  it.each<[string, boolean, Columns[]]>([
+    ['an attempt that was refused', true, [settledAs('refused')]],
+    ['an attempt that was not sent', true, [settledAs('unsent')]],
+    ['a refused attempt after an unknown one', true, [settledAs('unknown'), settledAs('refused')]],
+    ['no attempt', false, []],
+    ['an attempt in flight', false, [{}]],
+    ['an attempt of unknown outcome', false, [settledAs('unknown')]],
+    ['an accepted attempt', false, [settledAs('accepted', { provider_task_id: 'bought' })]],
+    ['an unknown attempt after a refused one', false, [settledAs('refused'), settledAs('unknown')]],
+  ])('from submitting, after %s: %s', async (_what, open, attempts) => {
+    const id = await insertRequest(database, {
+      state: 'submitting',
+      submissions: Math.max(1, attempts.length),
+    });
+    for (const [i, columns] of attempts.entries()) {
+      await insertAttempt(database, id, { ...columns, attempt: i + 1 });
+    }
+    const moved = setColumns(database, id, { state: 'queued', not_before: ago(0) });
+    if (open) await moved;
+    else await expect(moved).rejects.toMatchObject({ code: 'OT002' });
+    expect(await stateOf(id)).toEqual({ state: open ? 'queued' : 'submitting' });
   });
 });
 

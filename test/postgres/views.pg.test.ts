@@ -306,9 +306,11 @@ describe('ambiguous_submissions', () => {
       http_status: 502,
       error_code: 'UND_ERR_SOCKET',
       charge: 'possible',
-      needs_force: false,
+      needs_force: true,
+      paid_evidence: 'attempt 1 was answered 202',
       evidence: null,
     });
+    expect(rows[1]).toMatchObject({ needs_force: false, paid_evidence: null });
     expect(Number(rows[0]?.['age_ms'])).toBeGreaterThanOrEqual(60_000);
     expect(Number(rows[1]?.['age_ms'])).toBeLessThan(30_000);
   });
@@ -329,20 +331,64 @@ describe('ambiguous_submissions', () => {
     expect(await rearmable(left.id)).toEqual(quarantine);
   });
 
-  it('shows later evidence, and that a success needs force', async () => {
-    const { attemptId } = await insertAmbiguous(database, { http_status: 202 });
-    for (const status of [401, 429]) {
-      await insert(database, 'attempt_evidence', {
-        attempt_id: attemptId,
-        seen_at: ago(0),
-        source: 'late_answer',
-        certainty: 'refused',
-        http_status: status,
-      });
-    }
-    expect(await database.query('select needs_force, evidence from onetake.ambiguous_submissions')).toEqual([
-      { needs_force: true, evidence: 'late_answer refused 401; late_answer refused 429' },
-    ]);
+  const late = (attemptId: string, columns: Columns) =>
+    insert(database, 'attempt_evidence', {
+      attempt_id: attemptId,
+      seen_at: ago(0),
+      source: 'late_answer',
+      ...columns,
+    });
+  const evidenceOf = async () =>
+    (
+      await database.query('select needs_force, paid_evidence, evidence from onetake.ambiguous_submissions')
+    )[0];
+
+  it('shows later evidence of every attempt, and that a success needs force', async () => {
+    const { id, attemptId } = await insertAmbiguous(database, { http_status: 202 }, { submissions: 2 });
+    const second = await insertAttempt(database, id, settledAs('unknown', { attempt: 2, http_status: 502 }));
+    await late(attemptId, { certainty: 'refused', http_status: 401 });
+    await late(second, { certainty: 'refused', http_status: 429 });
+    await late(second, { certainty: 'unknown', error_code: 'ECONNRESET' });
+    expect(await evidenceOf()).toEqual({
+      needs_force: true,
+      paid_evidence: 'attempt 1 was answered 202',
+      evidence:
+        'attempt 1: late answer refused 401; attempt 2: late answer refused 429; attempt 2: late answer unknown ECONNRESET',
+    });
+  });
+
+  it.each<[string, Columns, string | null]>([
+    ['a late 2xx without an id', { certainty: 'unknown', http_status: 200 }, 'attempt 1 was answered 200'],
+    [
+      'a late acceptance',
+      { certainty: 'accepted', http_status: 202, provider_task_id: 'late-task' },
+      'attempt 1 was accepted as task late-task',
+    ],
+    [
+      'a word that was taken back',
+      { source: 'operator', certainty: 'accepted', provider_task_id: 'wrong', withdrawn_at: ago(0) },
+      null,
+    ],
+    ['a late 502', { certainty: 'unknown', http_status: 502 }, null],
+    ['a late 300', { certainty: 'unknown', http_status: 300 }, null],
+  ])('says what speaks for a payment: %s', async (_what, columns, paid) => {
+    const { attemptId } = await insertAmbiguous(database);
+    await late(attemptId, columns);
+    expect(await evidenceOf()).toMatchObject({ needs_force: paid !== null, paid_evidence: paid });
+    if (columns['withdrawn_at'] !== undefined) expect(await evidenceOf()).toMatchObject({ evidence: null });
+  });
+
+  it('names a known task before a bare 2xx, whichever came last', async () => {
+    const { id } = await insertAmbiguous(
+      database,
+      { certainty: 'accepted', provider_task_id: 'first-task', http_status: 202 },
+      { submissions: 2 },
+    );
+    await insertAttempt(database, id, settledAs('unknown', { attempt: 2, http_status: 200 }));
+    expect(await evidenceOf()).toMatchObject({
+      needs_force: true,
+      paid_evidence: 'attempt 1 was accepted as task first-task',
+    });
   });
 
   it('lists one that has no attempt', async () => {

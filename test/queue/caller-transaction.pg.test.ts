@@ -154,6 +154,28 @@ describe.each(Object.entries(WAYS))('%s', (_, run) => {
     expect(await found(`${input.requestKey}-2`)).toHaveLength(1);
   });
 
+  it('takes enqueues that overlap in turn: one that fails undoes itself alone, and COMMIT keeps the others', async () => {
+    const taken = intent();
+    await client.enqueue(taken);
+    const bad = { ...taken, fields: { prompt: 'another intent with the same key' } };
+    const inputs = [intent(), intent(), bad, intent(), intent()];
+    let results: PromiseSettledResult<unknown>[] = [];
+    await run(async (tx) => {
+      results = await Promise.allSettled(inputs.map((input) => client.enqueue(input, { tx })));
+    });
+    expect(results.map(({ status }) => status)).toEqual([
+      'fulfilled',
+      'fulfilled',
+      'rejected',
+      'fulfilled',
+      'fulfilled',
+    ]);
+    expect(results[2]).toMatchObject({ reason: { code: 'intent_mismatch' } });
+    for (const input of inputs.filter((one) => one !== bad)) {
+      expect(await found(input.requestKey)).toMatchObject([{ job_due: false, job: 'created', ofIt: true }]);
+    }
+  });
+
   it('tells of an open breaker, with the instant as a Date', async () => {
     const retryAt = new Date('2100-01-01T00:00:00.123Z');
     const set = (columns: string, values: unknown[] = []) =>

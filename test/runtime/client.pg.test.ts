@@ -167,6 +167,18 @@ describe('a database that is out of reach', () => {
   });
 });
 
+describe('a request that makes no sense', () => {
+  it.each<[string, object, string]>([
+    ['a misspelt field', { fields: { prompt: 'rain', duratoin: 5 } }, 'unknown_field'],
+    ['a field of another type', { fields: { prompt: 'rain', duration: '5' } }, 'invalid_field'],
+    ['an unknown operation', { operation: 'text-to-noise' }, 'unknown_operation'],
+    ['no key', { requestKey: undefined }, 'invalid_option'],
+  ])('with %s is named before any database is looked at', async (_what, wrong, code) => {
+    await using own = createClient({ connectionString: 'postgresql://ada:hunter2@127.0.0.1:1/music' });
+    await expect(own.enqueue({ ...intent(), ...wrong } as never)).rejects.toMatchObject({ code });
+  });
+});
+
 describe('what the client is asked', () => {
   it.each([
     [
@@ -279,7 +291,9 @@ describe('waitForGeneration', () => {
   });
 
   it('knows of no request that does not exist', async () => {
-    await expect(client.waitForGeneration('99999999')).rejects.toMatchObject({ code: 'request_not_found' });
+    for (const id of ['99999999', randomUUID()]) {
+      await expect(client.waitForGeneration(id)).rejects.toMatchObject({ code: 'request_not_found' });
+    }
   });
 });
 
@@ -300,8 +314,25 @@ describe('the operator’s calls', () => {
     expect(await client.cancel(one.id, NOTE)).toMatchObject({ from: 'queued', to: 'cancelled' });
   });
 
+  it('take a word back: reopen, by a prefix too, and only an operator’s own', async () => {
+    const { id } = await insertAmbiguous(database);
+    await client.resolve({ id, as: 'accepted', providerTaskId: `task-${id}`, ...NOTE });
+    expect(await client.reopen(id.slice(0, 13), NOTE)).toMatchObject({
+      id,
+      from: 'accepted',
+      to: 'ambiguous',
+    });
+    expect(await client.get(id)).toMatchObject({ state: 'ambiguous', charge: 'possible' });
+    const paid = await insertRequest(database, { state: 'accepted' });
+    await expect(client.reopen(paid, NOTE)).rejects.toMatchObject({ code: 'request_not_in_state' });
+    await expect(client.reopen('99999999', NOTE)).rejects.toMatchObject({ code: 'request_not_found' });
+  });
+
   it('need an actor and a reason', async () => {
     const { id } = await insertAmbiguous(database);
+    await expect(client.reopen(id, { actor: 'ada', reason: ' ' })).rejects.toMatchObject({
+      code: 'operator_identity_missing',
+    });
     await expect(client.resolve({ id, as: 'abandoned', actor: '', reason: '' })).rejects.toMatchObject({
       code: 'operator_identity_missing',
     });

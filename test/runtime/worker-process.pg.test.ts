@@ -1,11 +1,21 @@
-import { describe, expect, it, onTestFinished } from 'vitest';
+import { describe, expect, it, onTestFinished, vi } from 'vitest';
+import { createClient } from '../../src/index.ts';
+import { createWorker } from '../../src/worker.ts';
 import { COMMIT, databaseProxy } from '../support/database-proxy.ts';
 import { hold } from '../support/raw-provider.ts';
 import { waitFor } from '../support/wait-for.ts';
-import { endSessions, openWorld, type World } from '../support/world.ts';
+import { API_KEY, endSessions, openWorld, type World } from '../support/world.ts';
 
 const isAccepted = (world: World, id: string) =>
   waitFor(async () => (await world.request(id))['state'] === 'accepted', { what: `${id} to be accepted` });
+
+/** Of every session of this database that begins after it. */
+async function setDefault(world: World, name: string, value: string): Promise<void> {
+  const admin = world.database.pool({ max: 1, options: '-c default_transaction_read_only=off' });
+  await admin.query(
+    `do $$ begin execute format('alter database %I set ${name} = %L', current_database(), '${value}'); end $$`,
+  );
+}
 
 async function proxiedWorld() {
   const world = await openWorld({ provider: 'raw' });
@@ -60,6 +70,46 @@ describe('stop()', () => {
     await disposed.start();
   });
 
+  it('closes the gate: what was admitted as it came is known to be unsent, and goes back', async () => {
+    const account = { apiKeyEnv: 'KEY', requestsPerMinute: 100, maxConcurrentGenerations: 100 };
+    const world = await openWorld({ provider: 'raw', config: { accounts: { anna: account, ben: account } } });
+    const id = await world.song('one', { account: 'anna' });
+    const other = await world.song('other', { account: 'ben' });
+    let stopped: Promise<void> | undefined;
+    const worker = world.worker({
+      onEvent: (name) => {
+        if (name === 'submission:admitted') stopped ??= worker.stop();
+      },
+    });
+    await worker.start();
+    await waitFor(() => stopped !== undefined, { what: 'the worker to be told to stop' });
+    await stopped;
+    expect(world.posts()).toBe(0);
+    expect(await world.request(id)).toMatchObject({
+      state: 'queued',
+      state_reason: 'unsent_own_doing',
+      charge: 'none',
+    });
+    expect(await world.attempt(id)).toMatchObject({ certainty: 'unsent', error_code: 'gate_closed' });
+    expect(await world.request(other)).toMatchObject({ state: 'queued', submissions: 0 });
+  });
+
+  it('is not kept waiting by a key that never comes: after 5 s that attempt is unsent', async () => {
+    const world = await openWorld({ provider: 'raw' });
+    const id = await world.song('one');
+    const worker = world.worker({ credentials: () => new Promise<string>(() => undefined) });
+    await worker.start();
+    await waitFor(async () => (await world.request(id))['state'] === 'submitting', { what: 'the intent' });
+    await worker.stop();
+    expect(await world.request(id)).toMatchObject({
+      state: 'queued',
+      state_reason: 'unsent_own_doing',
+      charge: 'none',
+    });
+    expect(await world.attempt(id)).toMatchObject({ error_code: 'missing_api_key', health: 'none' });
+    expect(world.posts()).toBe(0);
+  });
+
   it('works while start() is still under way', async () => {
     const world = await openWorld({ provider: 'raw' });
     const worker = world.worker();
@@ -82,6 +132,23 @@ describe('start()', () => {
     await expect(world.poller().start()).rejects.toMatchObject({ code: 'schema_not_migrated' });
   });
 
+  it.each(['German', 'SQL, DMY', 'Postgres, MDY'])(
+    'refuses a database that hands out dates as %s: each instant would be read as none',
+    async (style) => {
+      const world = await openWorld({ provider: 'raw' });
+      await setDefault(world, 'datestyle', style);
+      for (const one of [world.worker(), world.poller()]) {
+        await expect(one.start()).rejects.toMatchObject({
+          code: 'configuration_invalid',
+          message: expect.stringContaining('other than ISO'),
+          hint: expect.stringContaining('datestyle'),
+        });
+      }
+      await setDefault(world, 'datestyle', 'ISO, DMY');
+      await world.worker().start();
+    },
+  );
+
   it('may be tried again once the database is migrated', async () => {
     const { world, proxy, connectionString } = await proxiedWorld();
     await proxy.down();
@@ -90,6 +157,76 @@ describe('start()', () => {
     await proxy.up();
     await worker.start();
     await isAccepted(world, await world.song('one'));
+  });
+});
+
+describe.each([
+  ['default_transaction_isolation', 'serializable'],
+  ['default_transaction_read_only', 'on'],
+])('under %s = %s', (name, value) => {
+  it('workers, pollers and rescue do all that they do', async () => {
+    const world = await openWorld();
+    const expiring = await world.song('expiring', { submitBefore: new Date(Date.now() + 60_000) });
+    await world.passTime(60_001);
+    const [due] = (await world.songs(1, 'due')) as [string];
+    await world.database.query('delete from onetake_queue.job where singleton_key = $1', [due]);
+    await world.database.query('update onetake.generation_requests set job_due = true where id = $1', [due]);
+    await setDefault(world, name, value);
+    const client = createClient({ connectionString: world.database.connectionString });
+    onTestFinished(() => client.stop());
+    for (let n = 0; n < 4; n++) {
+      const fields = { prompt: `song ${n}`, duration: 5 };
+      await client.enqueue({ operation: 'text-to-music', fields, requestKey: `song ${n}` });
+    }
+    const workers = [world.worker(), world.worker()];
+    const pollers = [world.poller(), world.poller()];
+    await Promise.all([...workers, ...pollers].map((one) => one.start()));
+    await waitFor(
+      async () => {
+        const { expiring: expired, ...states } = await world.states();
+        return expired === 'expired' && Object.values(states).every((state) => state === 'succeeded');
+      },
+      { what: 'everything to end' },
+    );
+    expect((await world.request(expiring))['charge']).toBe('none');
+    expect(world.posts()).toBe(5);
+    // What one session found in another's way is tried again. The queue's own upkeep runs as pg-boss does it.
+    const refused = world.events.filter(
+      ({ name, event }) =>
+        name === 'process:trouble' && event.loop !== 'queue' && !['40001', '40P01'].includes(event.errorCode),
+    );
+    expect(refused).toEqual([]);
+  });
+});
+
+describe('an account that this worker has no key for', () => {
+  it.each(['closed', 'open, its probe due'])('is left to others, with the breaker %s', async (breaker) => {
+    const world = await openWorld({ provider: 'raw' });
+    await world.client.upsertAccount({
+      name: 'a-foreign',
+      provider: 'sonilo',
+      requestsPerMinute: 60,
+      maxConcurrentGenerations: 4,
+    });
+    const foreign = await world.song('foreign', { account: 'a-foreign' });
+    const mine = await world.song('mine');
+    if (breaker !== 'closed') {
+      await world.database.query(
+        `update onetake.circuit_breakers set state = 'open', opened_at = now(), retry_at = now()`,
+      );
+    }
+    vi.stubEnv('SONILO_API_KEY', API_KEY);
+    onTestFinished(() => void vi.unstubAllEnvs());
+    const { config, database } = world;
+    const worker = createWorker({ config, connectionString: database.connectionString });
+    onTestFinished(() => worker.stop());
+    for (let n = 0; n < 3; n++) await worker.runOnce();
+    expect(await world.request(mine)).toMatchObject({ state: 'accepted', submissions: 1 });
+    expect(await world.breaker()).toMatchObject({ state: 'closed' });
+    expect(await world.request(foreign)).toMatchObject({ state: 'queued', submissions: 0 });
+    // Whoever has `credentials` has every key.
+    await world.worker().runOnce();
+    expect(await world.request(foreign)).toMatchObject({ state: 'accepted', submissions: 1 });
   });
 });
 

@@ -106,3 +106,8 @@ select pg_notify('onetake', 'breaker') from due`,
 export function roundsOr(standard: number): number {
   return Number(process.env['ONETAKE_CHAOS_ROUNDS'] ?? standard);
 }
+
+/** The figures of a long run; the suite itself prints nothing. */
+export function tell(figures: string): void {
+  if (process.env['ONETAKE_CHAOS_ROUNDS'] !== undefined) console.info(figures);
+}

@@ -78,7 +78,9 @@ export async function runCommand(
   surroundings: ChildSurroundings,
   signal: AbortSignal,
 ): Promise<CommandResult> {
-  const child = spawnCli(command, surroundings);
+  // What it prints goes to a person, through us.
+  const environment = { ...surroundings.environment, COLUMNS: '80' };
+  const child = spawnCli(command, { ...surroundings, environment });
   const exited = once(child, 'close').catch(() => undefined);
   let [stdout, stderr] = ['', ''];
   child.stdout?.setEncoding('utf8').on('data', (chunk: string) => {
