@@ -44,16 +44,20 @@ export function wrap(text: string, width: number): string[] {
   return [...lines, line];
 }
 
-/** Lines of at most `width` columns, whatever it takes: nothing is left out. */
+/** Lines of at most `width` columns, whatever it takes; a word that is too long is broken after `_` or `/` if it can be. */
 export function wrapHard(text: string, width: number): string[] {
   return wrap(text, width).flatMap((line) => {
-    const parts = [''];
+    const parts: string[] = [];
+    let part = '';
     for (const character of line) {
-      const last = parts.length - 1;
-      if (parts[last] !== '' && displayWidth(`${parts[last]}${character}`) > width) parts.push(character);
-      else parts[last] += character;
+      if (part !== '' && displayWidth(part + character) > width) {
+        const cut = Math.max(part.lastIndexOf('_'), part.lastIndexOf('/')) + 1 || part.length;
+        parts.push(part.slice(0, cut));
+        part = part.slice(cut);
+      }
+      part += character;
     }
-    return parts;
+    return [...parts, part];
   });
 }
 

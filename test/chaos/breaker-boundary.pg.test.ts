@@ -62,6 +62,8 @@ describe('16 processes of 4 slots at the end of a cooldown', () => {
         timeoutMs: ROUNDS * 3_000,
       });
 
+      await databaseTimePasses(world);
+
       const transitions = await world.transitions();
       const granted = transitions.filter((row) => row['cause'] === 'probe_granted');
       tell(

@@ -1,6 +1,14 @@
 import { describe, expect, it } from 'vitest';
 import { expectChain } from '../support/breaker-world.ts';
-import { endCooldown, enqueueMany, openBreaker, senderOf, startFleetWorker } from '../support/fleet.ts';
+import {
+  databaseClock,
+  databaseTimePasses,
+  endCooldown,
+  enqueueMany,
+  openBreaker,
+  senderOf,
+  startFleetWorker,
+} from '../support/fleet.ts';
 import { hold } from '../support/raw-provider.ts';
 import { waitFor } from '../support/wait-for.ts';
 import { lockRows, openWorld, type Row, type World, waitForBlocked } from '../support/world.ts';
@@ -41,11 +49,6 @@ const MACHINES = {
     connectionString: inZone(world, 'America/St_Johns'),
   }),
 } as const;
-
-async function databaseClock(world: World): Promise<number> {
-  const [row] = await world.database.query<{ now: Date }>('select clock_timestamp() as now');
-  return Number(row?.now);
-}
 
 async function openBreakerWorld(): Promise<World> {
   return openWorld({ provider: 'raw', operation: { breaker: { cooldownMs: COOLDOWN_MS } } });
@@ -113,7 +116,7 @@ describe('a breaker that processes with other clocks share', () => {
       await waitForBlocked(world.database, 1);
       // Its admission waits behind the outcome, and finds the breaker open.
       await world.song('the probe');
-      await waitFor(async () => (await databaseClock(world)) >= since + HELD_MS, { what: '2 s' });
+      await databaseTimePasses(world, HELD_MS, since);
       const freed = await databaseClock(world);
       await releaseOpening();
 
@@ -152,9 +155,7 @@ describe('a breaker that processes with other clocks share', () => {
 where state = 'open' returning retry_at as at`,
     );
     const release = await lockRows(world.database, 'select from onetake.circuit_breakers');
-    await waitFor(async () => (await databaseClock(world)) >= Number(due?.at) + HELD_MS, {
-      what: 'the cooldown to be over for 2 s',
-    });
+    await databaseTimePasses(world, HELD_MS, Number(due?.at));
     // Whoever wants the probe doesn't wait for the lock, and has written nothing.
     expect(world.posts()).toBe(before);
     const waiting = await world.database.query(

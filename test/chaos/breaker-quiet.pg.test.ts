@@ -2,7 +2,7 @@ import { describe, expect, it } from 'vitest';
 import { dispatch } from '../../src/lifecycle/dispatch.ts';
 import type { Sql } from '../../src/postgres/database.ts';
 import { expectChain } from '../support/breaker-world.ts';
-import { endCooldown, enqueueMany, openBreaker, startFleet } from '../support/fleet.ts';
+import { databaseTimePasses, endCooldown, enqueueMany, openBreaker, startFleet } from '../support/fleet.ts';
 import { lifecycleContext } from '../support/lifecycle-context.ts';
 import { hold } from '../support/raw-provider.ts';
 import { openWorld, type Row, type World } from '../support/world.ts';
@@ -50,6 +50,7 @@ describe(`${JOBS} queued jobs behind an open breaker`, () => {
     await endCooldown(world);
     // One more than ten, and it stays in flight: so that ten cooldowns are over and nothing else is under way.
     await world.raw.post(opening + COOLDOWNS + 1);
+    await databaseTimePasses(world);
 
     const probed = await world.database.query<{ id: string }>(
       'select request_id as id from onetake.submission_attempts where is_probe order by 1',

@@ -50,13 +50,16 @@ describe('tableLines', () => {
     const rows = [
       { id: '01234567', count: 1, why: 'open until 12:00:30Z, which is late' },
       { id: 'ab', count: 2, why: 'w'.repeat(30) },
+      { id: 'ab', count: 3, why: 'first_response_deadline' },
     ];
-    expect(tableLines(rows, columns, 37, plainText)).toEqual([
+    expect(tableLines(rows, columns, 38, plainText)).toEqual([
       'id        count  why',
       '01234567      1  open until 12:00:30Z,',
       '                 which is late',
-      `ab            2  ${'w'.repeat(20)}`,
-      `                 ${'w'.repeat(10)}`,
+      `ab            2  ${'w'.repeat(21)}`,
+      `                 ${'w'.repeat(9)}`,
+      'ab            3  first_response_',
+      '                 deadline',
     ]);
   });
 

@@ -2,6 +2,7 @@ import { join } from 'node:path';
 import { onTestFinished } from 'vitest';
 import { type Child, startChild } from './children.ts';
 import type { ProviderCall } from './raw-provider.ts';
+import { waitFor } from './wait-for.ts';
 import { MUSIC, type World } from './world.ts';
 
 /** A worker in a process of its own whose POSTs can be told from everybody else's. */
@@ -100,6 +101,20 @@ export async function endCooldown(world: World): Promise<void> {
 select pg_notify('onetake', 'breaker') from due`,
     [MUSIC],
   );
+}
+
+/** By its own clock. */
+export async function databaseClock(world: World): Promise<number> {
+  const [row] = await world.database.query<{ now: Date }>('select clock_timestamp() as now');
+  return Number(row?.now);
+}
+
+/** So much of the database's time has passed since `from`; by default since now, and as much as each worker needs to look again. */
+export async function databaseTimePasses(world: World, ms = 1_500, from?: number): Promise<void> {
+  const until = (from ?? (await databaseClock(world))) + ms;
+  await waitFor(async () => (await databaseClock(world)) >= until, {
+    what: `${ms} ms of the database’s time`,
+  });
 }
 
 /** How many rounds a test runs: its own number, or `ONETAKE_CHAOS_ROUNDS` for a long run by hand. */
