@@ -3,6 +3,7 @@ import { describe, expect, it, onTestFinished } from 'vitest';
 import { expectChain } from '../support/breaker-world.ts';
 import { startChild } from '../support/children.ts';
 import {
+  databaseTimePasses,
   endCooldown,
   enqueueMany,
   openBreaker,

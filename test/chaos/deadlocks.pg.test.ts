@@ -191,14 +191,15 @@ describe('health', () => {
   });
 
   it('and the reaper of lost probes take the same locks at the same time', async () => {
-    await world.songs(10);
-    for (let n = 0; n < 10; n++) {
+    for (const probeWith of await world.songs(10)) {
       await world.database.query(
         `update onetake.circuit_breakers set state = 'open', opened_at = now(), retry_at = now(), probe_attempt_id = null,
            probe_request_id = null where name = $1`,
         [MUSIC],
       );
-      const [probe] = (await admitted()) as [AdmittedBatch['attempts'][number]];
+      const batch = await admit(ctx, await laneOf(ctx), { wanted: 1, probeWith });
+      if (!('attempts' in batch)) throw new Error(`not admitted: ${batch.blockedBy}`);
+      const [probe] = batch.attempts as [AdmittedBatch['attempts'][number]];
       await world.passTime(14_001);
       await Promise.all([
         settle(ctx, probe, BAD_GATEWAY),
