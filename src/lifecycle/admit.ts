@@ -59,7 +59,7 @@ const SEND_MARGIN_MS = 1_000;
  * An account or breaker that somebody has locked costs the other lanes this long; fleets hold these locks for
  * a few ms. The next round tries again.
  */
-const PATIENCE = { lockTimeoutMs: 500, tries: 1 } as const;
+const PATIENCE = { lockTimeoutMs: 1_500, tries: 1 } as const;
 const COMMIT_RECHECKS = 40;
 
 /**

@@ -164,7 +164,7 @@ function beginStatement(options: TransactionOptions): string {
   return `begin isolation level read committed read write;
 set local lock_timeout = ${Math.trunc(lockMs)};
 set local statement_timeout = ${Math.trunc(statementMs)};
-set local idle_in_transaction_session_timeout = 60000;
+set local idle_in_transaction_session_timeout = 15000;
 select set_config('synchronous_commit', 'on', true)
 where current_setting('synchronous_commit') in ('off', 'local', 'remote_write');`;
 }
