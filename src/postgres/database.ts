@@ -49,7 +49,11 @@ export class Database implements Sql {
     this.pool = pool;
     this.#ownsPool = ownsPool;
     // An idle connection that dies must not take the process with it; the next checkout makes a new one.
-    if (ownsPool) pool.on('error', () => {});
+    if (!ownsPool) return;
+    pool.on('error', () => {});
+    // The server may end a session in the very packet that says it is ready, before anybody who checked it out
+    // could listen; an error without a listener ends the process.
+    pool.on('connect', (client) => client.on('error', () => {}));
   }
 
   static connect(

@@ -83,10 +83,13 @@ function postRequest(base: BaseUrl, submission: Submission): Dispatcher.Dispatch
     // undici's default for a POST, spelled out: `true` would let it send again after a lost socket.
     idempotent: false,
     reset: true,
-    headersTimeout: firstResponseMs,
-    bodyTimeout: submissionMs,
+    headersTimeout: firstResponseMs + BACKSTOP_MS,
+    bodyTimeout: submissionMs + BACKSTOP_MS,
   };
 }
+
+/** undici's own time-outs lie behind our deadlines, which say by their code that it was we who gave up. */
+const BACKSTOP_MS = 1_000;
 
 /** A client of its own for each POST: no pool, no kept connection that the server may just be closing. */
 function postClient(base: BaseUrl, socket: FreshSocket, submission: Submission): Client {
@@ -97,8 +100,8 @@ function postClient(base: BaseUrl, socket: FreshSocket, submission: Submission):
     pipelining: 0,
     maxRequestsPerClient: 1,
     maxHeaderSize: 16_384,
-    headersTimeout: submission.deadlines.firstResponseMs,
-    bodyTimeout: submission.deadlines.submissionMs,
+    headersTimeout: submission.deadlines.firstResponseMs + BACKSTOP_MS,
+    bodyTimeout: submission.deadlines.submissionMs + BACKSTOP_MS,
   });
 }
 
