@@ -39,7 +39,9 @@ begin
       using errcode = 'OT002', hint = 'Use onetake.resolve_as_not_accepted(), which asks for an actor and a reason.';
   elsif old.state = 'submitting' and new.state = 'queued' and not exists (
     select from onetake.submission_attempts a
-    where a.request_id = new.id and a.attempt = new.submissions and a.certainty in ('unsent', 'refused')
+    where a.request_id = new.id and a.attempt = new.submissions
+      -- *Unsent* counts only from the attempt's own worker while its lease ran.
+      and (a.certainty = 'refused' or (a.certainty = 'unsent' and a.settled_at <= a.lease_expires_at))
   ) then
     raise exception 'onetake: the last attempt of generation request % is not known to have bought nothing', old.id
       using errcode = 'OT002';
@@ -177,10 +179,11 @@ begin
 end
 $$;
 --> statement-breakpoint
--- What an operator's decision about one request does not answer: money that was paid twice stays paid.
+-- What an operator's decision about one request does not answer: money that was paid twice stays paid, and a
+-- client that sends twice goes on doing so.
 create function onetake.lasting_attention(attention text) returns text
 language sql immutable parallel safe
-return case when attention in ('possibly_paid_twice', 'paid_though_withdrawn') then attention end;
+return case when attention in ('possibly_paid_twice', 'paid_though_withdrawn', 'repeated_send') then attention end;
 --> statement-breakpoint
 create function onetake.resolve_as_accepted(request_id uuid, provider_task_id text, actor text, reason text)
 returns onetake.resolution
@@ -544,6 +547,8 @@ select
   (extract(epoch from clock_timestamp() - coalesce(a.settled_at, r.created_at)) * 1000)::bigint as age_ms,
   a.attempt,
   a.phase,
+  a.headers_sent,
+  a.headers_sent_proof,
   a.http_status,
   a.error_code,
   a.started_at,

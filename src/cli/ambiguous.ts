@@ -38,8 +38,9 @@ export function addAmbiguous(program: Command, run: Runner): void {
       run(({ terminal, withClient }, id: string) =>
         withClient(async (client) => {
           const row = await requireAmbiguous(client, id);
-          const { errorCode, startedAt, needsForce, evidence } = row;
-          if (terminal.json) terminal.value({ ...listJson(row), errorCode, startedAt, needsForce, evidence });
+          const { errorCode, headersSent, headersSentProof, startedAt, needsForce, evidence } = row;
+          const more = { errorCode, headersSent, headersSentProof, startedAt, needsForce, evidence };
+          if (terminal.json) terminal.value({ ...listJson(row), ...more });
           else showOne(terminal, row);
           return undefined;
         }),

@@ -33,6 +33,10 @@ const DESCRIBE: Describe = {
     format: 'red',
   }),
   'worker:recovered': ({ provider }) => ({ text: `reaches ${provider} again`, format: 'green' }),
+  'wire:unproven': ({ provider, wireOracle }) => ({
+    text: `${provider}: the wire oracle is ${words(wireOracle)}; fewer failures count as unsent`,
+    format: 'yellow',
+  }),
   'configuration:differs': ({ settings }) => ({
     text: `this configuration differs from the database, which rules: ${settings}`,
     format: 'yellow',
@@ -43,6 +47,10 @@ const DESCRIBE: Describe = {
   'submission:settled': (event) => settled(event),
   'submission:alert': ({ requestId, reason }) => ({
     text: `${shortId(requestId)}  the provider broke its contract: ${words(reason)}`,
+    format: 'red',
+  }),
+  'submission:repeated': ({ requestId }) => ({
+    text: `${shortId(requestId)}  the HTTP client tried to send it twice; the second was stopped`,
     format: 'red',
   }),
   'submission:unsettled': ({ requestId, errorCode }) => ({

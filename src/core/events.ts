@@ -2,6 +2,7 @@ import type { HoldKind } from './admission.ts';
 import type { BreakerOverride, CircuitBreakerState, TransitionCause } from './circuit-breaker.ts';
 import type { Attention, RequestState } from './generation-request.ts';
 import type { Certainty, Health, OutcomeReason, Phase } from './outcome.ts';
+import type { WireOracleHealth } from './provider.ts';
 
 /** One state change of one breaker, as its transition row tells it. */
 export interface BreakerTransition {
@@ -36,6 +37,13 @@ export interface OnetakeEvents {
   /** The last attempts of this worker all failed unsent: it can't reach the provider, and stops dispatching. */
   'worker:sick': { worker: string; provider: string };
   'worker:recovered': { worker: string; provider: string };
+  /** This process can't prove from the wire what was not sent; only connection errors count as unsent. Said once. */
+  'wire:unproven': {
+    worker: string;
+    provider: string;
+    wireOracle: WireOracleHealth;
+    errorCode: string | null;
+  };
   /** This process's file and the rows that everyone reads disagree; the rows rule. Said once. */
   'configuration:differs': { settings: string };
   'submission:admitted': {
@@ -67,6 +75,8 @@ export interface OnetakeEvents {
     reason: OutcomeReason;
     httpStatus: number | null;
   };
+  /** Fatal: something below us tried to send a paid POST a second time. It was stopped before its first byte. */
+  'submission:repeated': { requestId: string; attemptId: string };
   'submission:unsettled': {
     requestId: string;
     attemptId: string;

@@ -42,6 +42,8 @@ export function isLegalMove(from: RequestState, to: RequestState): boolean {
 export type Attention =
   | 'possibly_paid_twice'
   | 'paid_though_withdrawn'
+  /** Something below us tried to send the POST a second time. */
+  | 'repeated_send'
   | 'returned_many_times'
   | 'poll_failing'
   | 'overdue'

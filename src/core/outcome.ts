@@ -38,6 +38,7 @@ export type OutcomeReason =
   | 'unsent'
   | 'unsent_own_doing'
   | 'transport'
+  | 'repeated_send'
   | 'worker_lost';
 
 export interface Outcome {
@@ -118,6 +119,16 @@ export function outcomeOfTransportFailure(failure: { unsent: boolean; ownDoing: 
   return { health: 'dependency_failure', certainty: 'unknown', reason: 'transport', alert: false };
 }
 
+/**
+ * Something below us tried to send the POST again. An answer with a task id stands; any other may be the answer
+ * to either, and tells nothing about the one that it is not of.
+ */
+export function outcomeOfRepeatedSend(outcome: Outcome): Outcome {
+  return outcome.certainty === 'accepted'
+    ? { ...outcome, alert: true }
+    : { health: 'none', certainty: 'unknown', reason: 'repeated_send', alert: true };
+}
+
 /** The lease ended and nobody knows: says nothing of the provider, and freezes the purchase. */
 export const WORKER_LOST: Outcome = {
   health: 'none',
@@ -125,6 +136,15 @@ export const WORKER_LOST: Outcome = {
   reason: 'worker_lost',
   alert: false,
 };
+
+/**
+ * *Unsent* frees the request for another paid POST, so it takes the attempt's own worker, while its lease runs.
+ * From anybody else, or later, it proves nothing: a spooled file may be of a clock, a disk or a process that
+ * nobody can ask any more.
+ */
+export function outcomeAsTold<Told extends Outcome>(outcome: Told, byLiveAttempt: boolean): Told {
+  return outcome.certainty === 'unsent' && !byLiveAttempt ? { ...outcome, ...WORKER_LOST } : outcome;
+}
 
 const CONTROL_OR_LONE_SURROGATE = /[\p{Cc}\p{Cs}]/u;
 /** Counted by code point, as the database counts them. */

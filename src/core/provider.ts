@@ -23,9 +23,27 @@ export interface Submission {
   readonly maySend: () => boolean;
 }
 
+/** What says whether the first byte of a request went out. */
+export type WireProof =
+  /** undici's channel, which had proven itself in this process. */
+  | 'oracle'
+  /** An error that only comes before a connection can carry anything. */
+  | 'error_code'
+  /** It was never given to the network. */
+  | 'kept_back'
+  /** A status line came back. */
+  | 'answer'
+  /** The word of a provider that an app brought. */
+  | 'provider';
+
 /** What the wire showed of one POST. Ids and codes only: no body, no header, no URL. */
 export interface WireEvidence {
   readonly phase: Phase;
+  /** Whether the first byte of the request went out; null, or left out: nobody can tell. */
+  readonly headersSent?: boolean | null;
+  readonly headersSentProof?: WireProof | null;
+  /** Something below us tried to write it a second time. A provider stops that before its first byte. */
+  readonly repeatedSend?: boolean;
   readonly httpStatus: number | null;
   /** The provider's code, or the transport's. At most 64 plain characters. */
   readonly errorCode: string | null;
@@ -75,9 +93,28 @@ export type TaskReading =
       readonly retryAfterMs: number | null;
     };
 
+/** Whether this process can prove that nothing was sent. */
+export type WireOracleHealth =
+  | 'healthy'
+  /** Nothing is published where a POST is written. */
+  | 'silent'
+  /** Something is published, but not once, before the first byte, with the request and its socket. */
+  | 'unknown_shape'
+  /** The test could not run or did not end in time, for want of a loopback interface for example. */
+  | 'untested';
+
+export interface ProviderSelfTest {
+  readonly wireOracle: WireOracleHealth;
+  /** Why, where there is more to say: a transport's code. */
+  readonly errorCode: string | null;
+}
+
 /**
  * The port between onetake and one generation API. `submit` resolves for whatever happens on the wire;
  * it must make at most one POST, follow no redirect and repeat nothing. A rejection is taken for *unknown*.
+ *
+ * *Unsent* is taken at its word: it returns the request to the queue, and the next POST is paid. Report it only
+ * where no byte of the request can have left, never because an error looks like it.
  */
 export interface Provider {
   readonly name: string;
@@ -88,6 +125,11 @@ export interface Provider {
    * `timeoutMs`. A worker whose attempts all failed unsent asks before it goes on.
    */
   isReachable?(timeoutMs: number): Promise<boolean>;
+  /**
+   * Proves on loopback, once in a process, that *unsent* can be told from *unknown*; never rejects, and resolves
+   * within a few seconds. Without *healthy*, only errors that come before a connection count as unsent.
+   */
+  selfTest?(): Promise<ProviderSelfTest>;
   /** Closes idle connections. In-flight calls are awaited by their callers. */
   close(): Promise<void>;
 }

@@ -7,8 +7,8 @@ import {
   returnDelayMs,
   type Settlement,
 } from '../core/generation-request.ts';
-import { outcomeOfUnidentified } from '../core/outcome.ts';
-import type { SubmissionOutcome } from '../core/provider.ts';
+import { outcomeAsTold, outcomeOfUnidentified } from '../core/outcome.ts';
+import type { SubmissionOutcome, WireEvidence } from '../core/provider.ts';
 import { retryDelayMs, type Sql } from '../postgres/database.ts';
 import { databaseErrorCode, violatedConstraint } from '../postgres/errors.ts';
 import {
@@ -102,6 +102,8 @@ async function recordAcceptance(
       windowMs: RATE_WINDOW_MS,
       closed: evidence.closed,
       firstPollMs: ctx.firstPollMs,
+      headersSent: evidence.headersSent ?? null,
+      headersSentProof: evidence.headersSentProof ?? null,
     });
   } catch (error) {
     // The id is another request's: under the lock, the long way says so.
@@ -124,6 +126,9 @@ export function reportRecorded(ctx: Pick<RescueContext, 'emit'>, recorded: Recor
   for (const { name, event } of recorded.events) ctx.emit(name, event as never);
 }
 
+/** `replay`: an outcome that was kept on disk, by a process that may not be the one that sent the POST. */
+export type Teller = 'worker' | 'replay' | 'rescue';
+
 /**
  * B1: request, attempt, and the account when it is paused or held, locked in this order; then state,
  * evidence, task id and next job. Harmless twice. Outcomes are written once, by whoever settles first;
@@ -134,7 +139,7 @@ export async function recordOutcome(
   tx: Sql,
   ids: { readonly attemptId: string; readonly requestId: string },
   observed: SubmissionOutcome,
-  settledBy: 'worker' | 'rescue',
+  teller: Teller,
 ): Promise<Recorded> {
   const request = await lockRequest(tx, ids.requestId);
   const attempt = await lockAttempt(tx, ids.attemptId);
@@ -145,16 +150,19 @@ export async function recordOutcome(
     return { ...nothing, healthDue: attempt.healthAppliedAt === null };
   }
   const isLate = attempt.settledAt !== null;
-  if (settledBy === 'rescue' && (isLate || !attempt.leaseIsOver)) return nothing;
+  if (teller === 'rescue' && (isLate || !attempt.leaseIsOver)) return nothing;
 
-  const outcome = await withConflictingTask(tx, request, observed);
+  const told = outcomeAsTold(observed, teller === 'worker' && !attempt.leaseIsOver);
+  const outcome = await withConflictingTask(tx, request, told);
   const { evidence } = outcome;
   let healthDue = false;
   if (isLate) await insertLateEvidence(tx, attempt.id, { ...evidence, certainty: outcome.certainty });
   else {
     ({ healthDue } = await writeOutcome(tx, attempt.id, {
       ...evidence,
-      settledBy,
+      headersSent: evidence.headersSent ?? null,
+      headersSentProof: evidence.headersSentProof ?? null,
+      settledBy: teller === 'rescue' ? 'rescue' : 'worker',
       health: outcome.health,
       certainty: outcome.certainty,
       reason: outcome.reason,
@@ -177,14 +185,18 @@ export async function recordOutcome(
   const consequences = isLate ? noConsequences : await disciplineAccount(tx, request, attempt, outcome);
   await moveRequest(ctx, tx, request, settlement, consequences.notBefore);
 
-  const attention = 'attention' in settlement ? (settlement.attention ?? null) : null;
+  const attention = attentionOf(settlement, evidence);
+  if (attention !== null) await noteAttention(tx, request.id, attention);
   const to = settlement.to === 'unchanged' ? request.state : settlement.to;
   const events = [
     settledEvent({ ...ids, state: request.state }, to, outcome, attention),
     ...consequences.events,
   ];
+  const { requestId, attemptId } = ids;
+  if (evidence.repeatedSend === true) {
+    events.push({ name: 'submission:repeated', event: { requestId, attemptId } });
+  }
   if (outcome.alert || attention !== null) {
-    const { requestId, attemptId } = ids;
     const event = { requestId, attemptId, reason: outcome.reason, httpStatus: evidence.httpStatus };
     events.push({ name: 'submission:alert', event });
   }
@@ -263,9 +275,12 @@ async function moveRequest(
     case 'unchanged':
       break;
   }
-  if ('attention' in settlement && settlement.attention !== undefined) {
-    await noteAttention(tx, request.id, settlement.attention);
-  }
+}
+
+/** Money that is known to be spent twice comes before a client that tried to. */
+function attentionOf(settlement: Settlement, evidence: WireEvidence): Attention | null {
+  const attention = 'attention' in settlement ? (settlement.attention ?? null) : null;
+  return evidence.repeatedSend === true && attention !== 'possibly_paid_twice' ? 'repeated_send' : attention;
 }
 
 /** An outcome is never rolled back on account of a job: what can't be sent here, rescue sends. */

@@ -6,7 +6,7 @@ import {
   outcomeOfUnidentified,
   type Phase,
 } from '../core/outcome.ts';
-import type { SubmissionOutcome } from '../core/provider.ts';
+import type { SubmissionOutcome, WireEvidence, WireProof } from '../core/provider.ts';
 import type { AdmittedAttempt } from '../postgres/submission-attempts.ts';
 import type { SubmissionContext } from './context.ts';
 import { withDeadline } from './pause.ts';
@@ -78,7 +78,7 @@ const PLAIN_CODE = /^[A-Za-z0-9_.:-]{1,64}$/;
  */
 function recordable(reported: SubmissionOutcome): SubmissionOutcome {
   const outcome = isVerdict(reported) ? reported : { ...reported, ...UNREADABLE };
-  const { phase, errorCode, providerTaskId, httpStatus, responseAgeMs } = outcome.evidence;
+  const { errorCode, providerTaskId, httpStatus, responseAgeMs } = outcome.evidence;
   const taskId = isUsableTaskId(providerTaskId) ? providerTaskId : null;
   const table =
     outcome.certainty === 'accepted' && taskId === null
@@ -91,7 +91,8 @@ function recordable(reported: SubmissionOutcome): SubmissionOutcome {
     retryAfterMs: within(outcome.retryAfterMs, MAX_MS),
     evidence: {
       ...outcome.evidence,
-      phase: PHASES.includes(phase) ? phase : 'sent',
+      phase: phaseOf(outcome),
+      ...headersSentOf(outcome),
       errorCode: code,
       providerTaskId: taskId,
       httpStatus: within(httpStatus, 999),
@@ -114,9 +115,37 @@ const HEALTHS: readonly Health[] = [
 /** What is no verdict of ours proves nothing. */
 const UNREADABLE = outcomeOfTransportFailure({ unsent: false, ownDoing: false });
 
-function isVerdict({ certainty, health, reason }: SubmissionOutcome): boolean {
-  return CERTAINTIES.includes(certainty) && HEALTHS.includes(health) && typeof reason === 'string';
+function isVerdict({ certainty, health, reason, evidence }: SubmissionOutcome): boolean {
+  return (
+    CERTAINTIES.includes(certainty) &&
+    HEALTHS.includes(health) &&
+    typeof reason === 'string' &&
+    // Its word counts for *unsent*, until it contradicts itself.
+    !(certainty === 'unsent' && evidence.headersSent === true)
+  );
 }
+
+function phaseOf({ certainty, evidence: { phase } }: SubmissionOutcome): Phase {
+  if (certainty === 'unsent') return 'unsent';
+  return PHASES.includes(phase) ? phase : 'sent';
+}
+
+/** A provider that tells nothing of the wire has still told by its verdict, or by a status, what left. */
+function headersSentOf({
+  certainty,
+  evidence,
+}: SubmissionOutcome): Pick<WireEvidence, 'headersSent' | 'headersSentProof'> {
+  const { headersSent, headersSentProof, httpStatus } = evidence;
+  if (typeof headersSent === 'boolean') {
+    const isProof = headersSentProof !== undefined && PROOFS.includes(headersSentProof);
+    return { headersSent, headersSentProof: isProof ? headersSentProof : 'provider' };
+  }
+  if (certainty === 'unsent') return { headersSent: false, headersSentProof: 'provider' };
+  if (httpStatus !== null) return { headersSent: true, headersSentProof: 'answer' };
+  return { headersSent: null, headersSentProof: null };
+}
+
+const PROOFS: readonly (WireProof | null)[] = ['oracle', 'error_code', 'kept_back', 'answer', 'provider'];
 
 const MAX_MS = 86_400_000;
 
@@ -129,7 +158,12 @@ function unsent(errorCode: string): SubmissionOutcome {
   return {
     ...outcomeOfTransportFailure({ unsent: true, ownDoing: true }),
     retryAfterMs: null,
-    evidence: { ...evidence('unsent', errorCode), closed: true },
+    evidence: {
+      ...evidence('unsent', errorCode),
+      headersSent: false,
+      headersSentProof: 'kept_back',
+      closed: true,
+    },
   };
 }
 

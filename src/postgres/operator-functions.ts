@@ -188,6 +188,9 @@ export interface AmbiguousSubmission {
   readonly ageMs: number;
   readonly attempt: number | null;
   readonly phase: string | null;
+  /** Whether the first byte of the POST went out; null: nobody can tell. */
+  readonly headersSent: boolean | null;
+  readonly headersSentProof: string | null;
   readonly httpStatus: number | null;
   readonly errorCode: string | null;
   readonly startedAt: Date | null;
@@ -206,7 +209,8 @@ export async function listAmbiguousSubmissions(
 ): Promise<AmbiguousSubmission[]> {
   return rows(
     sql,
-    `select id, reason, account, operation, age_ms::float8 as "ageMs", attempt, phase, http_status as "httpStatus",
+    `select id, reason, account, operation, age_ms::float8 as "ageMs", attempt, phase,
+  headers_sent as "headersSent", headers_sent_proof as "headersSentProof", http_status as "httpStatus",
   error_code as "errorCode", started_at as "startedAt", charge, rearmable_at as "rearmableAt",
   needs_force as "needsForce", paid_evidence as "paidEvidence", evidence
 from onetake.ambiguous_submissions

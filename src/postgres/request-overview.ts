@@ -29,6 +29,9 @@ export interface AttemptRow {
   readonly startedAt: Date;
   readonly settledAt: Date | null;
   readonly phase: string | null;
+  /** Whether the first byte of the POST went out; null: nobody can tell. */
+  readonly headersSent: boolean | null;
+  readonly headersSentProof: string | null;
   readonly httpStatus: number | null;
   readonly errorCode: string | null;
   readonly health: string | null;
@@ -85,7 +88,7 @@ export async function listAttempts(sql: Sql, requestId: string): Promise<Attempt
   return rows(
     sql,
     `select attempt, is_probe as "isProbe", worker, started_at as "startedAt", settled_at as "settledAt", phase,
-  http_status as "httpStatus", error_code as "errorCode", health, health_effect as "healthEffect", certainty
+  headers_sent as "headersSent", headers_sent_proof as "headersSentProof", http_status as "httpStatus", error_code as "errorCode", health, health_effect as "healthEffect", certainty
 from onetake.submission_attempts where request_id = $1 order by attempt`,
     [requestId],
   );

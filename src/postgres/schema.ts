@@ -247,6 +247,9 @@ export const submissionAttempts = onetake.table(
     // In force when it settled; beside `override`, which is that of its admission.
     overrideAtSettle: text('override_at_settle'),
     phase: text('phase'),
+    // Null: nobody can tell.
+    headersSent: boolean('headers_sent'),
+    headersSentProof: text('headers_sent_proof'),
     httpStatus: integer('http_status'),
     errorCode: text('error_code'),
     health: text('health'),
@@ -267,6 +270,18 @@ export const submissionAttempts = onetake.table(
     check('submission_attempts_health_known', oneOf('health', HEALTH)),
     check('submission_attempts_certainty_known', oneOf('certainty', CERTAINTY)),
     check('submission_attempts_phase_known', oneOf('phase', PHASES)),
+    check(
+      'submission_attempts_headers_sent_proof_known',
+      oneOf('headers_sent_proof', ['oracle', 'error_code', 'kept_back', 'answer', 'provider']),
+    ),
+    check(
+      'submission_attempts_headers_sent_is_proven',
+      sql.raw(`(headers_sent is null) = (headers_sent_proof is null)`),
+    ),
+    check(
+      'submission_attempts_unsent_sent_no_headers',
+      sql.raw(`certainty <> 'unsent' or headers_sent is not true`),
+    ),
     check('submission_attempts_settled_by_known', oneOf('settled_by', ['worker', 'rescue'])),
     check(
       'submission_attempts_settled_as_a_whole',

@@ -1,3 +1,4 @@
+import type { WireProof } from '../core/provider.ts';
 import { END_ATTENTION } from './attention.ts';
 import { firstRow, type Sql } from './database.ts';
 import { AT_SETTLE } from './submission-attempts.ts';
@@ -20,6 +21,8 @@ export async function settleAccepted(
     readonly windowMs: number;
     readonly closed: boolean;
     readonly firstPollMs: number;
+    readonly headersSent: boolean | null;
+    readonly headersSentProof: WireProof | null;
   },
 ): Promise<{ healthDue: boolean } | undefined> {
   return firstRow(
@@ -44,7 +47,7 @@ export async function settleAccepted(
     closed_at = case when $7 then s.now end,
     health_applied_at = case when s.nothing_to_reset then s.now end,
     health_effect = case when s.nothing_to_reset then 'nothing_to_apply' end,
-    override_at_settle = s.override
+    override_at_settle = s.override, headers_sent = $9, headers_sent_proof = $10
   from request, lateral (${AT_SETTLE}) s
   where a.id = $1 and a.request_id = request.id and a.attempt = request.submissions and a.settled_at is null
   returning request.id as request_id, request.account, a.health_applied_at is null as health_due
@@ -71,6 +74,8 @@ select health_due as "healthDue" from attempt`,
       accepted.windowMs,
       accepted.closed,
       accepted.firstPollMs,
+      accepted.headersSent,
+      accepted.headersSentProof,
     ],
   );
 }

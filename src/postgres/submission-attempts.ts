@@ -1,6 +1,7 @@
 import type { BreakerOverride } from '../core/circuit-breaker.ts';
 import type { EncodedFields } from '../core/operations.ts';
 import type { Certainty, Health, OutcomeReason, Phase } from '../core/outcome.ts';
+import type { WireProof } from '../core/provider.ts';
 import { firstRow, rows, type Sql } from './database.ts';
 
 export interface Admission {
@@ -133,6 +134,8 @@ export async function lockAttempt(tx: Sql, id: string): Promise<LockedAttempt | 
 export interface AttemptOutcome {
   readonly settledBy: 'worker' | 'rescue';
   readonly phase: Phase;
+  readonly headersSent: boolean | null;
+  readonly headersSentProof: WireProof | null;
   readonly httpStatus: number | null;
   readonly errorCode: string | null;
   readonly health: Health;
@@ -183,7 +186,7 @@ set settled_at = s.now, settled_by = $2, phase = $3, http_status = $4, error_cod
   closed_at = case when $13 then s.now else null end,
   health_applied_at = case when $6 = 'success' and s.nothing_to_reset then s.now end,
   health_effect = case when $6 = 'success' and s.nothing_to_reset then 'nothing_to_apply' end,
-  override_at_settle = s.override
+  override_at_settle = s.override, headers_sent = $14, headers_sent_proof = $15
 from (${AT_SETTLE}) s
 where a.id = $1 and a.settled_at is null
 returning a.health_applied_at is null as "healthDue"`,
@@ -201,6 +204,8 @@ returning a.health_applied_at is null as "healthDue"`,
       outcome.windowMs,
       outcome.freesSlot,
       outcome.closed,
+      outcome.headersSent,
+      outcome.headersSentProof,
     ],
   );
   return { healthDue: row?.healthDue ?? false };

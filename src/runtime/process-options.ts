@@ -32,6 +32,7 @@ export interface ProcessSetup {
   readonly config: ResolvedConfig;
   readonly connectionString: string;
   readonly name: string;
+  readonly providerNames: readonly string[];
   readonly providerNamed: (name: string) => Provider | undefined;
   readonly apiKeyOf: (account: string) => string | Promise<string>;
   /** Whether this process can have the account's key at all. */
@@ -70,6 +71,7 @@ export function setUp(options: ProcessOptions): ProcessSetup {
     config,
     connectionString: options.connectionString ?? environment.connectionString(config),
     name: options.name ?? `${hostname()}:${process.pid}`,
+    providerNames: [...providers.keys()],
     providerNamed: (name) => providers.get(name),
     apiKeyOf,
     hasKey: (account) => options.credentials !== undefined || Object.hasOwn(config.accounts, account),

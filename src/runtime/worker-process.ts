@@ -17,6 +17,7 @@ import { type ProcessOptions, setUp } from './process-options.ts';
 import { Reach } from './reach.ts';
 import { rescueLoop } from './rescue-loop.ts';
 import { systemClock } from './system-clock.ts';
+import { wireReport } from './wire-report.ts';
 
 /** How long dispatch sleeps when nothing wakes it. */
 const IDLE_MS = 1_000;
@@ -58,6 +59,7 @@ export function createWorker(options: ProcessOptions = {}): Worker {
     firstPollMs: config.poller.intervalMs,
   };
 
+  const reportWire = wireReport({ worker, emit, providerNamed: setup.providerNamed });
   const reach = new Reach({ worker, emit, clock: systemClock, providerNamed: setup.providerNamed });
   // Without `credentials` the keys are those of the configuration's accounts; others belong to other workers.
   const reaches = (lane: Pick<Lane, 'provider' | 'account'>) =>
@@ -74,6 +76,7 @@ export function createWorker(options: ProcessOptions = {}): Worker {
     const outcome = await submit(ctx, attempt, lane.provider, maySend);
     // What it kept back itself (no key for that account, too late) tells nothing about the way there.
     if (outcome.reason !== 'unsent_own_doing') reach.note(lane.provider, outcome.certainty);
+    void reportWire(lane.provider);
     await settle(ctx, attempt, outcome);
   };
   const startBatch = (lane: Lane, batch: AdmittedBatch): void => {
@@ -125,6 +128,7 @@ export function createWorker(options: ProcessOptions = {}): Worker {
       await requireSchema(database);
       await requireIsoDates(database);
       await queue.start();
+      await Promise.all(setup.providerNames.map(reportWire));
       await reportDifferences(database, config, emit);
     })().catch((error: unknown) => {
       prepared = undefined;

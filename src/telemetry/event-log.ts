@@ -46,6 +46,7 @@ const ALLOWED: ReadonlySet<string> = new Set([
   'shadow',
   'to',
   'until',
+  'wireOracle',
   'worker',
 ]);
 
@@ -56,8 +57,12 @@ const WARNINGS: ReadonlySet<OnetakeEventName> = new Set([
   'process:trouble',
   'submission:alert',
   'submission:unsettled',
+  'wire:unproven',
   'worker:sick',
 ]);
+
+/** Money may be at stake until somebody has looked. */
+const ERRORS: ReadonlySet<OnetakeEventName> = new Set(['submission:repeated']);
 
 export interface EventLogOptions {
   readonly level: 'debug' | 'info' | 'warn' | 'error' | 'silent';
@@ -79,7 +84,8 @@ export function createEventLog(
     options.destination,
   );
   return (name, event) => {
-    log[WARNINGS.has(name) ? 'warn' : 'info'](permitted(event), name);
+    const level = ERRORS.has(name) ? 'error' : WARNINGS.has(name) ? 'warn' : 'info';
+    log[level](permitted(event), name);
   };
 }
 

@@ -3,6 +3,8 @@ import {
   classifyGenerationOutcome,
   isUsableTaskId,
   type Outcome,
+  outcomeAsTold,
+  outcomeOfRepeatedSend,
   outcomeOfResponse,
   outcomeOfTransportFailure,
   outcomeOfUnidentified,
@@ -184,6 +186,47 @@ describe('without a usable answer', () => {
       reason: 'worker_lost',
       alert: false,
     });
+  });
+});
+
+describe('outcomeAsTold', () => {
+  const unsent = outcomeOfTransportFailure({ unsent: true, ownDoing: false });
+
+  test('believes the live attempt whatever it says', () => {
+    for (const outcome of [unsent, WORKER_LOST, outcomeOfResponse({ status: 429 })]) {
+      expect(outcomeAsTold(outcome, true)).toBe(outcome);
+    }
+  });
+
+  test('takes *unsent* from anybody else, or later, for nothing', () => {
+    for (const ownDoing of [true, false]) {
+      const told = { ...outcomeOfTransportFailure({ unsent: true, ownDoing }), retryAfterMs: null };
+      expect(outcomeAsTold(told, false)).toEqual({ ...WORKER_LOST, retryAfterMs: null });
+    }
+  });
+
+  test('takes every other word from anybody', () => {
+    for (const status of [200, 202, 400, 401, 429, 500, 502, 520]) {
+      const outcome = outcomeOfResponse({ status, taskId: 'task-1' });
+      expect(outcomeAsTold(outcome, false)).toBe(outcome);
+    }
+  });
+});
+
+describe('outcomeOfRepeatedSend', () => {
+  test('keeps an acceptance, and freezes whatever else was answered', () => {
+    const accepted = outcomeOfResponse({ status: 202, taskId: 'task-1' });
+    expect(outcomeOfRepeatedSend(accepted)).toEqual({ ...accepted, alert: true });
+    for (const status of [202, 400, 401, 429, 500, 503, 520]) {
+      expect(outcomeOfRepeatedSend(outcomeOfResponse({ status, resubmitOn: [503] }))).toEqual({
+        health: 'none',
+        certainty: 'unknown',
+        reason: 'repeated_send',
+        alert: true,
+      });
+    }
+    const unsent = outcomeOfTransportFailure({ unsent: true, ownDoing: true });
+    expect(outcomeOfRepeatedSend(unsent)).toMatchObject({ certainty: 'unknown', reason: 'repeated_send' });
   });
 });
 

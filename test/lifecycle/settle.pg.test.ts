@@ -1,8 +1,9 @@
 import { beforeEach, describe, expect, it, onTestFinished } from 'vitest';
+import { outcomeOfRepeatedSend, outcomeOfResponse } from '../../src/core/outcome.ts';
 import type { SubmissionOutcome } from '../../src/core/provider.ts';
 import { type AdmittedBatch, admit } from '../../src/lifecycle/admit.ts';
 import { rescue } from '../../src/lifecycle/rescue.ts';
-import { recordOutcome, settle } from '../../src/lifecycle/settle.ts';
+import { recordOutcome, settle, type Teller } from '../../src/lifecycle/settle.ts';
 import { COMMIT, databaseProxy } from '../support/database-proxy.ts';
 import { type LifecycleContext, laneOf, lifecycleContext } from '../support/lifecycle-context.ts';
 import { waitFor } from '../support/wait-for.ts';
@@ -53,7 +54,13 @@ const TRANSPORT = outcome(
 );
 const UNSENT = outcome(
   { health: 'dependency_failure', certainty: 'unsent', reason: 'unsent' },
-  { phase: 'unsent', httpStatus: null, errorCode: 'ECONNREFUSED' },
+  {
+    phase: 'unsent',
+    headersSent: false,
+    headersSentProof: 'oracle',
+    httpStatus: null,
+    errorCode: 'ECONNREFUSED',
+  },
 );
 
 let world: World;
@@ -148,6 +155,114 @@ describe('one outcome', () => {
       attention: 'returned_many_times',
       submissions: 20,
     });
+  });
+});
+
+describe('*unsent*', () => {
+  const record = (attempt: { attemptId: string; requestId: string }, teller: Teller, told = UNSENT) =>
+    ctx.database.transaction((tx) => recordOutcome(ctx, tx, attempt, told, teller));
+  const FROZEN = { state: 'ambiguous', state_reason: 'worker_lost', charge: 'possible' };
+
+  it('told by the live attempt frees the request for another POST', async () => {
+    const id = await world.song('one');
+    await record(await admitted(), 'worker');
+    expect(await world.request(id)).toMatchObject({ state: 'queued', state_reason: 'unsent' });
+    expect(await world.attempt(id)).toMatchObject({
+      certainty: 'unsent',
+      headers_sent: false,
+      headers_sent_proof: 'oracle',
+    });
+    expect(await jobRows(world.database)).toHaveLength(1);
+  });
+
+  it.each<[string, Teller, number]>([
+    ['by the worker after its lease', 'worker', LEASE_MS + 1],
+    ['by a file while the lease runs', 'replay', 0],
+    ['by a file after the lease', 'replay', LEASE_MS + 1],
+  ])('told %s frees nothing: the request is frozen, with what was said', async (_title, teller, passed) => {
+    const id = await world.song('one');
+    const attempt = await admitted();
+    await world.passTime(passed);
+    await record(attempt, teller);
+    expect(await world.request(id)).toMatchObject(FROZEN);
+    expect(await world.attempt(id)).toMatchObject({
+      certainty: 'unknown',
+      health: 'none',
+      phase: 'unsent',
+      headers_sent: false,
+      error_code: 'ECONNREFUSED',
+    });
+    expect(await jobRows(world.database)).toEqual([]);
+    // And it stays so, whoever says it again.
+    await record(attempt, teller);
+    await rescue(ctx);
+    expect(await world.request(id)).toMatchObject(FROZEN);
+  });
+
+  it('or a refusal, told after somebody has settled the attempt, returns nothing to the queue', async () => {
+    const attempt = await lostSong();
+    for (const status of [401, 402, 403, 429, 503]) {
+      const answer = outcomeOfResponse({ status, resubmitOn: [503] });
+      await record(attempt, 'worker', outcome(answer, { httpStatus: status }));
+      await record(attempt, 'replay', outcome(answer, { httpStatus: status }));
+    }
+    await record(attempt, 'worker');
+    await record(attempt, 'replay');
+    expect(await world.request(attempt.requestId)).toMatchObject(FROZEN);
+    expect(await jobRows(world.database)).toEqual([]);
+    expect(await world.database.query('select * from onetake.account_holds')).toEqual([]);
+  });
+
+  it('is refused by the database, too, once the lease is over', async () => {
+    const id = await world.song('one');
+    const attempt = await admitted();
+    await world.database.query(
+      `update onetake.submission_attempts set settled_at = lease_expires_at + interval '1 ms', settled_by = 'worker',
+  phase = 'unsent', health = 'none', certainty = 'unsent', reason = 'unsent' where id = $1`,
+      [attempt.attemptId],
+    );
+    await expect(
+      world.database.query(`update onetake.generation_requests set state = 'queued' where id = $1`, [id]),
+    ).rejects.toMatchObject({ code: 'OT002' });
+  });
+});
+
+describe('a second send that was stopped', () => {
+  const record = async (told: SubmissionOutcome) => {
+    const id = await world.song('one');
+    await settle(ctx, await admitted(), told);
+    return { id, request: await world.request(id) };
+  };
+  const names = () => world.events.map(({ name }) => name);
+
+  it('is an alarm on an accepted request, and stays one', async () => {
+    const answer = accepted();
+    const { id, request } = await record({
+      ...answer,
+      alert: true,
+      evidence: { ...answer.evidence, repeatedSend: true },
+    });
+    expect(request).toMatchObject({ state: 'accepted', attention: 'repeated_send', charge: 'charged' });
+    expect(names()).toContain('submission:repeated');
+    await world.database.query(
+      `update onetake.generation_requests set state = 'failed', failure_reason = 'provider', next_poll_at = null,
+  settled_at = clock_timestamp(), attention = onetake.lasting_attention(attention) where id = $1`,
+      [id],
+    );
+    expect(await world.request(id)).toMatchObject({ attention: 'repeated_send' });
+  });
+
+  it('freezes any other', async () => {
+    const { request } = await record(
+      outcome(outcomeOfRepeatedSend(UNSENT), { phase: 'sent', httpStatus: null, repeatedSend: true }),
+    );
+    expect(request).toMatchObject({
+      state: 'ambiguous',
+      state_reason: 'repeated_send',
+      attention: 'repeated_send',
+    });
+    const alarm = world.events.find(({ name }) => name === 'submission:repeated');
+    expect(Object.keys(alarm?.event ?? {}).sort()).toEqual(['attemptId', 'requestId']);
   });
 });
 

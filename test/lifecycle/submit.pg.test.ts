@@ -146,6 +146,41 @@ describe('a provider of the app’s own', () => {
     return { world, request: await world.request(id), attempt: await world.attempt(id) };
   }
 
+  const UNSENT = {
+    health: 'dependency_failure',
+    certainty: 'unsent',
+    reason: 'unsent',
+    alert: false,
+    retryAfterMs: null,
+    evidence: { ...BOUGHT.evidence, phase: 'unsent', httpStatus: null, providerTaskId: null },
+  } as const;
+
+  it('that says *unsent* is taken at its word, and the word is on the attempt', async () => {
+    const { request, attempt } = await submitted(async () => UNSENT);
+    expect(request).toMatchObject({ state: 'queued', state_reason: 'unsent', charge: 'none' });
+    expect(attempt).toMatchObject({ phase: 'unsent', headers_sent: false, headers_sent_proof: 'provider' });
+  });
+
+  it('that says *unsent* and that headers were sent has proven nothing', async () => {
+    const { request, attempt } = await submitted(async () => ({
+      ...UNSENT,
+      evidence: { ...UNSENT.evidence, headersSent: true, headersSentProof: 'made_up' },
+    }));
+    expect(request).toMatchObject({ state: 'ambiguous', state_reason: 'transport', charge: 'possible' });
+    expect(attempt).toMatchObject({
+      certainty: 'unknown',
+      headers_sent: true,
+      headers_sent_proof: 'provider',
+    });
+  });
+
+  it('that tells nothing of the wire has told by its answer that something was sent', async () => {
+    const { attempt } = await submitted(async () => BOUGHT);
+    expect(attempt).toMatchObject({ headers_sent: true, headers_sent_proof: 'answer' });
+    const silent = await submitted(async () => Promise.reject(new Error('a bug')));
+    expect(silent.attempt).toMatchObject({ headers_sent: null, headers_sent_proof: null });
+  });
+
   it.each<[string, object]>([
     ['NaN as the age of its answer', { responseAgeMs: Number.NaN }],
     ['an endless age', { responseAgeMs: Number.POSITIVE_INFINITY }],

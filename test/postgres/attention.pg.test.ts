@@ -35,7 +35,9 @@ const MOVES: Readonly<Record<string, readonly [RequestState, Move]>> = {
         windowMs: 60_250,
         closed: true,
         firstPollMs: 1_000,
-      };
+        headersSent: true,
+        headersSentProof: 'oracle',
+      } as const;
       return settleAccepted(sql, { attemptId, requestId: id }, { taskId: `task-${id}`, ...terms });
     },
   ],
@@ -68,7 +70,7 @@ async function attentionAfter(from: RequestState, move: Move, attention: string 
 }
 
 describe.each(Object.entries(MOVES))('what asks for a person, after %s', (name, [from, move]) => {
-  it.each(['possibly_paid_twice', 'paid_though_withdrawn'])(
+  it.each(['possibly_paid_twice', 'paid_though_withdrawn', 'repeated_send'])(
     'stays when it is money: %s',
     async (attention) => {
       expect(await attentionAfter(from, move, attention)).toEqual({ attention, kept: true });

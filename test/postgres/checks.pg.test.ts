@@ -215,6 +215,16 @@ const FORBIDDEN: Readonly<Record<string, readonly (() => Promise<unknown>)[]>> =
   submission_attempts_health_known: [() => attempt(settledAs('unknown', { health: 'fine' }))],
   submission_attempts_certainty_known: [() => attempt({ ...settledAs('unknown'), certainty: 'likely' })],
   submission_attempts_phase_known: [() => attempt(settledAs('unknown', { phase: 'early' }))],
+  submission_attempts_headers_sent_proof_known: [
+    () => attempt({ headers_sent: false, headers_sent_proof: 'hearsay' }),
+  ],
+  submission_attempts_headers_sent_is_proven: [
+    () => attempt({ headers_sent: true }),
+    () => attempt({ headers_sent_proof: 'oracle' }),
+  ],
+  submission_attempts_unsent_sent_no_headers: [
+    () => attempt(settledAs('unsent', { headers_sent: true, headers_sent_proof: 'oracle' })),
+  ],
   submission_attempts_settled_by_known: [() => attempt(settledAs('unknown', { settled_by: 'nobody' }))],
   submission_attempts_settled_as_a_whole: [
     () => attempt({ settled_at: ago(0) }),

@@ -28,6 +28,8 @@ const ACCEPTED = {
   windowMs: 60_250,
   closed: true,
   firstPollMs: 2_000,
+  headersSent: true,
+  headersSentProof: 'oracle',
 } as const;
 
 async function submitting(attempts: readonly object[] = [{}]): Promise<{ requestId: string; ids: string[] }> {
