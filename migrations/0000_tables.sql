@@ -79,7 +79,7 @@ CREATE TABLE "onetake"."circuit_breaker_transitions" (
 	"generation" integer NOT NULL,
 	"actor" text,
 	"shadow" boolean DEFAULT false NOT NULL,
-	"announced" boolean DEFAULT true NOT NULL,
+	"announced" boolean DEFAULT false NOT NULL,
 	CONSTRAINT "circuit_breaker_transitions_number_once" UNIQUE("breaker_name","layer","number"),
 	CONSTRAINT "circuit_breaker_transitions_layer_known" CHECK (layer in ('state', 'override')),
 	CONSTRAINT "circuit_breaker_transitions_number_positive" CHECK (number >= 1)

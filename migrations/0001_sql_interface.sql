@@ -442,12 +442,12 @@ create function onetake.record_override(
 language sql volatile set search_path = pg_catalog, pg_temp
 as $$
   insert into onetake.circuit_breaker_transitions (at, breaker_name, layer, number, previous_state, next_state, cause,
-    opened_at, retry_at, generation, actor, shadow, announced)
+    opened_at, retry_at, generation, actor, shadow)
   values (clock_timestamp(), (record_override.breaker).name, 'override',
     (record_override.breaker).override_transitions + 1, coalesce((record_override.breaker).override, 'none'),
     record_override.next_state, record_override.cause, (record_override.breaker).opened_at,
     (record_override.breaker).retry_at, (record_override.breaker).generation, record_override.actor,
-    (record_override.breaker).shadow, false)
+    (record_override.breaker).shadow)
 $$;
 --> statement-breakpoint
 -- Ends an override whose time is over, in the row and in its chain; true when there was one. The state

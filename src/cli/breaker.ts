@@ -1,6 +1,6 @@
 import type { Command } from 'commander';
 import { OnetakeError, suggestion } from '../core/errors.ts';
-import type { BreakerHistoryRow, BreakerStatus } from '../postgres/circuit-breakers.ts';
+import type { BreakerHistoryRow, BreakerStatus } from '../postgres/breaker-history.ts';
 import type { Client } from '../runtime/client.ts';
 import { instantOf, wholeNumber } from './arguments.ts';
 import type { Runner } from './context.ts';

@@ -9,6 +9,8 @@ export interface BreakerTransition {
   readonly breakerName: string;
   /** `override`: what an operator laid over the state; its states are those of the override, or `none`. */
   readonly layer: 'state' | 'override';
+  /** Names the transition within its breaker and layer, without gaps. */
+  readonly number: number;
   readonly previousState: CircuitBreakerState | BreakerOverride | 'none';
   readonly nextState: CircuitBreakerState | BreakerOverride | 'none';
   readonly cause: TransitionCause;

@@ -1,19 +1,7 @@
 import { randomUUID } from 'node:crypto';
-import {
-  type AdmissionBlock,
-  type Admission as Decision,
-  decideAdmission,
-  RATE_WINDOW_MS,
-} from '../core/admission.ts';
-import {
-  type BreakerOverride,
-  decidePermit,
-  grantProbe,
-  overrideAt,
-  type Permit,
-} from '../core/circuit-breaker.ts';
+import { type AdmissionBlock, decideAdmission } from '../core/admission.ts';
+import { type BreakerOverride, decidePermit, overrideAt, type Permit } from '../core/circuit-breaker.ts';
 import { elapsedMs, startOf } from '../core/clock.ts';
-import type { BreakerTransition } from '../core/events.ts';
 import { type Account, lockAccount } from '../postgres/accounts.ts';
 import {
   breakerName,
@@ -21,19 +9,17 @@ import {
   countInFlight,
   ensureCircuitBreaker,
   lockCircuitBreaker,
-  writeTransition,
+  peekCircuitBreaker,
 } from '../postgres/circuit-breakers.ts';
+import { readClock } from '../postgres/clock.ts';
 import { CommitUnknownError, retryDelayMs, type Sql } from '../postgres/database.ts';
-import { countLoad, type Lane } from '../postgres/lanes.ts';
-import {
-  type AdmittedAttempt,
-  type AttemptTerms,
-  admitRequests,
-  findCommittedAttempts,
-} from '../postgres/submission-attempts.ts';
+import { countLoad, type Lane, type LaneLoadRow } from '../postgres/lanes.ts';
+import { type AdmittedAttempt, findCommittedAttempts } from '../postgres/submission-attempts.ts';
+import { announce } from './announce.ts';
 import type { SubmissionContext } from './context.ts';
 import { pause } from './pause.ts';
 import { takeJobs, takeProbe } from './take-jobs.ts';
+import { type WrittenIntent, writeIntent } from './write-intent.ts';
 
 export interface AdmittedBatch {
   readonly attempts: readonly AdmittedAttempt[];
@@ -64,8 +50,8 @@ const COMMIT_RECHECKS = 40;
 
 /**
  * Transaction A: as many permits as account and breaker allow, then as many jobs, then intent, committed
- * durably before anything is sent. It waits for the locks of account and breaker, in this order, and takes
- * jobs and requests with SKIP LOCKED, since settle comes from their side.
+ * durably before anything is sent. It waits for the locks of account and breaker only, and takes jobs and
+ * requests with SKIP LOCKED, since settle comes from their side.
  */
 export async function admit(ctx: SubmissionContext, lane: Lane, options: AdmitOptions): Promise<AdmitResult> {
   const settings = ctx.settingsOf(lane.operation);
@@ -77,17 +63,11 @@ export async function admit(ctx: SubmissionContext, lane: Lane, options: AdmitOp
   const attemptIds = Array.from({ length: options.wanted }, () => randomUUID());
   const plan = await commitPlan(ctx, lane, attemptIds, options);
   if ('blockedBy' in plan) return plan;
-  report(ctx, plan);
+  await report(ctx, plan);
   return { attempts: plan.attempts, maySend };
 }
 
-type AdmissionPlan =
-  | Blocked
-  | {
-      readonly attempts: readonly AdmittedAttempt[];
-      readonly probeAttemptId: string | undefined;
-      readonly transition: BreakerTransition | undefined;
-    };
+type AdmissionPlan = Blocked | WrittenIntent;
 
 async function commitPlan(
   ctx: SubmissionContext,
@@ -103,6 +83,7 @@ async function commitPlan(
       return tried.plan;
     }, PATIENCE);
   } catch (error) {
+    if (error instanceof BreakerMovedError) return { blockedBy: 'breaker' };
     const { plan } = tried;
     if (!(error instanceof CommitUnknownError) || plan === undefined || 'blockedBy' in plan) throw error;
     return (await wasCommitted(ctx, plan.attempts)) ? plan : { blockedBy: 'no_job' };
@@ -118,13 +99,70 @@ async function admitInTransaction(
 ): Promise<AdmissionPlan> {
   const account = await lockAccount(tx, lane.account);
   if (account === undefined) return { blockedBy: 'no_job' };
-  const row = await lockBreaker(ctx, tx, lane, options);
-  if (row === undefined) return { blockedBy: 'breaker' };
+  const name = breakerName(lane.provider, lane.operation);
+  const seen = options.probeWith === undefined ? await peekCircuitBreaker(tx, name) : undefined;
   const { now, ...load } = await countLoad(tx, lane.account, lane.operation);
-  const override = overrideAt({ override: row.override, expiresAt: row.overrideExpiresAt }, now);
-  const permit = decidePermit(row.breaker, now, { override, shadow: row.settings.shadow });
+  const terms = { tx, lane, account, load, now, attemptIds };
+  return seen !== undefined && isPlain(permitOf(seen, now))
+    ? admitUnhindered(ctx, terms, name)
+    : admitUnderBreaker(ctx, terms, options.probeWith);
+}
+
+/** One transaction A, with its account locked and counted. */
+interface Counted {
+  readonly tx: Sql;
+  readonly lane: Lane;
+  readonly account: Account;
+  readonly load: Omit<LaneLoadRow, 'now'>;
+  readonly now: Date;
+  readonly attemptIds: readonly string[];
+}
+
+/**
+ * The breaker looked closed, so its row is locked last, for the few ms until the commit is on disk, and what
+ * was seen is decided again under the lock: accounts of one operation queue up for nothing but that.
+ */
+async function admitUnhindered(ctx: SubmissionContext, terms: Counted, name: string): Promise<AdmissionPlan> {
+  const { tx, lane, account, load, now, attemptIds } = terms;
+  const permit: Permit = { permit: 'allow' };
+  const admission = decideAdmission(
+    account,
+    { ...load, pausedUntil: account.pausedUntil, permit },
+    attemptIds.length,
+    now,
+  );
+  if ('blockedBy' in admission) return admission;
+  const { eligible, taken } = await takeJobs(ctx.queue, tx, lane, admission.permits, now);
+  if (eligible.length === 0) return { blockedBy: taken > 0 ? 'stale_jobs' : 'no_job' };
+  const row = await lockCircuitBreaker(tx, name, 'wait');
+  const lockedAt = row === undefined || row.override === null ? now : await readClock(tx);
+  if (row === undefined || !isPlain(permitOf(row, lockedAt))) throw new BreakerMovedError();
+  const override = overrideOf(row, lockedAt);
+  return writeIntent(ctx, tx, { lane, account, row, override, admission, eligible, attemptIds, now });
+}
+
+/** The breaker opened between the look and the lock. Thrown, so that the jobs stay where they were. */
+class BreakerMovedError extends Error {
+  constructor() {
+    super('the breaker moved while jobs were taken');
+    this.name = 'BreakerMovedError';
+  }
+}
+
+/** A probe, or a breaker that counts: its row is locked before anything is taken. */
+async function admitUnderBreaker(
+  ctx: SubmissionContext,
+  terms: Counted,
+  probeWith: string | undefined,
+): Promise<AdmissionPlan> {
+  const { tx, lane, account, attemptIds } = terms;
+  const row = await lockBreaker(ctx, tx, lane, probeWith);
+  if (row === undefined) return { blockedBy: 'breaker' };
+  // Counted again: the wait for the lock may have been long.
+  const { now, ...load } = await countLoad(tx, lane.account, lane.operation);
+  const permit = permitOf(row, now);
   // Whoever comes for the probe takes it or nothing, and nobody else may.
-  if ((permit.permit === 'probe') !== (options.probeWith !== undefined)) return { blockedBy: 'breaker' };
+  if ((permit.permit === 'probe') !== (probeWith !== undefined)) return { blockedBy: 'breaker' };
   const admission = decideAdmission(
     account,
     { ...load, pausedUntil: account.pausedUntil, permit, inFlight: await inFlightOf(tx, row, permit) },
@@ -134,52 +172,25 @@ async function admitInTransaction(
   if ('blockedBy' in admission) return admission;
 
   const { eligible, taken } =
-    options.probeWith === undefined
+    probeWith === undefined
       ? await takeJobs(ctx.queue, tx, lane, admission.permits, now)
-      : { eligible: await takeProbe(ctx.queue, tx, lane, options.probeWith, now), taken: 0 };
+      : { eligible: await takeProbe(ctx.queue, tx, lane, probeWith, now), taken: 0 };
   if (eligible.length === 0) return { blockedBy: taken > 0 ? 'stale_jobs' : 'no_job' };
+  const override = overrideOf(row, now);
   return writeIntent(ctx, tx, { lane, account, row, override, admission, eligible, attemptIds, now });
 }
 
-interface Intent {
-  readonly lane: Lane;
-  readonly account: Account;
-  readonly row: CircuitBreakerRow;
-  readonly override: BreakerOverride | null;
-  readonly admission: Extract<Decision, { probe: unknown }>;
-  /** Locked, queued and due. */
-  readonly eligible: readonly string[];
-  readonly attemptIds: readonly string[];
-  readonly now: Date;
+function overrideOf(row: CircuitBreakerRow, now: Date): BreakerOverride | null {
+  return overrideAt({ override: row.override, expiresAt: row.overrideExpiresAt }, now);
 }
 
-/** Attempts, requests and, for a probe, the breaker: one transaction, before the network. */
-async function writeIntent(ctx: SubmissionContext, tx: Sql, intent: Intent): Promise<AdmissionPlan> {
-  const { lane, row, admission, eligible, attemptIds, now } = intent;
-  const admissions = eligible.map((requestId, i) => ({ requestId, attemptId: attemptIds[i] as string }));
-  const probeAttemptId = admission.probe === 'none' ? undefined : (attemptIds[0] as string);
-  const next = probeAttemptId === undefined ? undefined : grantProbe(row.breaker, probeAttemptId, now);
-  const terms: Omit<AttemptTerms, 'isProbe'> = {
-    ...leaseTerms(ctx, lane, now),
-    generation: next?.generation ?? row.breaker.generation,
-    holdEpoch: intent.account.holdEpoch,
-    override: intent.override,
-  };
-  const probes = next === undefined ? [] : admissions.slice(0, 1);
-  const others = admissions.slice(probes.length);
-  const attempts = [
-    ...(probes.length === 0 ? [] : await admitRequests(tx, probes, { ...terms, isProbe: true })),
-    ...(others.length === 0 ? [] : await admitRequests(tx, others, { ...terms, isProbe: false })),
-  ];
-  if (next === undefined) return { attempts, probeAttemptId: undefined, transition: undefined };
-  const context = {
-    cause: 'probe_granted',
-    outcomeKind: null,
-    httpStatus: null,
-    requestId: eligible[0] as string,
-    providerTaskId: null,
-  } as const;
-  return { attempts, probeAttemptId, transition: await writeTransition(tx, row, next, context, now) };
+function permitOf(row: CircuitBreakerRow, now: Date): Permit {
+  return decidePermit(row.breaker, now, { override: overrideOf(row, now), shadow: row.settings.shadow });
+}
+
+/** Lets any number through, so that nothing under the breaker's lock has to be counted. */
+function isPlain(permit: Permit): boolean {
+  return permit.permit === 'allow' && permit.atMost === undefined;
 }
 
 /**
@@ -190,10 +201,10 @@ async function lockBreaker(
   ctx: SubmissionContext,
   tx: Sql,
   lane: Lane,
-  options: AdmitOptions,
+  probeWith: string | undefined,
 ): Promise<CircuitBreakerRow | undefined> {
   const name = breakerName(lane.provider, lane.operation);
-  if (options.probeWith !== undefined) return lockCircuitBreaker(tx, name, 'skip');
+  if (probeWith !== undefined) return lockCircuitBreaker(tx, name, 'skip');
   const row = await lockCircuitBreaker(tx, name, 'wait');
   if (row !== undefined) return row;
   await ensureCircuitBreaker(tx, name, ctx.settingsOf(lane.operation).breaker);
@@ -203,20 +214,6 @@ async function lockBreaker(
 async function inFlightOf(tx: Sql, row: CircuitBreakerRow, permit: Permit): Promise<number> {
   if (permit.permit !== 'allow' || permit.atMost === undefined) return 0;
   return countInFlight(tx, row.name, row.breaker.generation);
-}
-
-function leaseTerms(ctx: SubmissionContext, lane: Lane, now: Date) {
-  const settings = ctx.settingsOf(lane.operation);
-  const leaseEnd = now.getTime() + settings.leaseMs;
-  return {
-    breakerName: breakerName(lane.provider, lane.operation),
-    worker: ctx.worker,
-    startedAt: now,
-    leaseExpiresAt: new Date(leaseEnd),
-    windowUntil: new Date(leaseEnd + RATE_WINDOW_MS),
-    slotUntil: new Date(leaseEnd + settings.maxRunMs),
-    quarantineUntil: new Date(leaseEnd + settings.rearmQuarantineMs),
-  };
 }
 
 /** Nothing has been sent yet, so there is time to ask; past the send budget the attempts settle as unsent. */
@@ -232,8 +229,11 @@ async function wasCommitted(ctx: SubmissionContext, attempts: readonly AdmittedA
   }
 }
 
-function report(ctx: SubmissionContext, plan: Extract<AdmissionPlan, { attempts: unknown }>): void {
-  if (plan.transition !== undefined) ctx.emit('breaker:transition', plan.transition);
+async function report(
+  ctx: SubmissionContext,
+  plan: Extract<AdmissionPlan, { attempts: unknown }>,
+): Promise<void> {
+  if (plan.transition !== undefined) await announce(ctx, plan.transition);
   for (const { requestId, attemptId, attempt, account, operation } of plan.attempts) {
     const isProbe = attemptId === plan.probeAttemptId;
     ctx.emit('submission:admitted', { requestId, attemptId, attempt, account, operation, isProbe });

@@ -11,6 +11,7 @@ import { readClock } from '../postgres/clock.ts';
 import type { Sql } from '../postgres/database.ts';
 import { notify } from '../postgres/notifications.ts';
 import { type LockedAttempt, lockAttempt, writeHealthEffect } from '../postgres/submission-attempts.ts';
+import { announce } from './announce.ts';
 import type { RescueContext } from './context.ts';
 
 /** How long to wait for a lock, and how often; rescue waits less than a settle does. */
@@ -33,7 +34,7 @@ export async function applyHealth(
     const row = await lockBreakerOf(ctx, tx, attempt);
     return applyTo(tx, row, attempt);
   }, patience);
-  if (transition !== undefined) ctx.emit('breaker:transition', transition);
+  if (transition !== undefined) await announce(ctx, transition);
 }
 
 /**
@@ -71,7 +72,7 @@ export async function reapLostProbe(
     );
   }, patience);
   if (transition === undefined) return false;
-  ctx.emit('breaker:transition', transition);
+  await announce(ctx, transition);
   return true;
 }
 

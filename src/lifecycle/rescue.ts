@@ -1,11 +1,7 @@
 import { WORKER_LOST } from '../core/outcome.ts';
 import type { SubmissionOutcome } from '../core/provider.ts';
-import {
-  listExpiredOverrides,
-  listOverdueProbes,
-  noteExpiredOverride,
-  takeUnannounced,
-} from '../postgres/circuit-breakers.ts';
+import { listExpiredOverrides, noteExpiredOverride, takeUnannounced } from '../postgres/breaker-history.ts';
+import { listOverdueProbes } from '../postgres/circuit-breakers.ts';
 import type { Sql } from '../postgres/database.ts';
 import { databaseErrorCode, isLostConnection } from '../postgres/errors.ts';
 import {
@@ -38,7 +34,7 @@ export async function rescue(ctx: RescueContext): Promise<number> {
   const pieces = {
     ended_leases: rescueEndedLeases,
     lost_probes: reapLostProbes,
-    overrides: announceOverrides,
+    transitions: announceTransitions,
     health: applyDueHealth,
     expired: expireRequests,
     jobs: sendDueJobs,
@@ -109,14 +105,18 @@ async function reapLostProbes(ctx: RescueContext, failures: unknown[]): Promise<
 
 /**
  * An expired override has not been in force since its time was over; this writes it down. Then the events of
- * what SQL functions did to breakers: they can't emit.
+ * what SQL functions did to breakers, and of what processes committed that died before they could tell.
  */
-async function announceOverrides(ctx: RescueContext): Promise<number> {
+async function announceTransitions(ctx: RescueContext): Promise<number> {
   for (const name of await listExpiredOverrides(ctx.database)) {
     await ctx.database.retryingTransaction((tx) => noteExpiredOverride(tx, name), PATIENCE);
   }
-  const transitions = await ctx.database.retryingTransaction(takeUnannounced, PATIENCE);
-  for (const transition of transitions) ctx.emit('breaker:transition', transition);
+  // Emitted before the commit that says so: rather once more than never.
+  const transitions = await ctx.database.retryingTransaction(async (tx) => {
+    const taken = await takeUnannounced(tx);
+    for (const transition of taken) ctx.emit('breaker:transition', transition);
+    return taken;
+  }, PATIENCE);
   return transitions.length;
 }
 

@@ -431,8 +431,9 @@ export const circuitBreakerTransitions = onetake.table(
     generation: integer('generation').notNull(),
     actor: text('actor'),
     shadow: boolean('shadow').notNull().default(false),
-    // False: made by a SQL function, which emits no event; the first rescuer that sees it does.
-    announced: boolean('announced').notNull().default(true),
+    // True once its event is out. What stays false is emitted by rescue: SQL functions emit nothing, and a
+    // process may die between the commit and the event.
+    announced: boolean('announced').notNull().default(false),
   },
   (table) => [
     index('circuit_breaker_transitions_unannounced').on(table.id).where(sql.raw(`not announced`)),

@@ -14,7 +14,7 @@ import {
   type BreakerStatus,
   listBreakerStatus,
   listTransitions,
-} from '../postgres/circuit-breakers.ts';
+} from '../postgres/breaker-history.ts';
 import { CommitUnknownError, Database, type Sql } from '../postgres/database.ts';
 import { databaseErrorCode, isLostConnection } from '../postgres/errors.ts';
 import {

@@ -30,6 +30,7 @@ const ALLOWED: ReadonlySet<string> = new Set([
   'layer',
   'loop',
   'nextState',
+  'number',
   'openedAt',
   'operation',
   'outcomeKind',

@@ -175,9 +175,24 @@ describe('a twin of a job looks', () => {
 });
 
 describe('health', () => {
-  it('waits for a breaker that admission holds, and admission waits for no attempt', async () => {
+  it('is not kept waiting by an admission that takes jobs', async () => {
     await world.songs(3);
     const [attempt] = (await admitted()) as [AdmittedBatch['attempts'][number]];
+    const slow = await context(SlowQueue);
+    const queue = slow.queue as SlowQueue;
+    const admitting = admit(slow, await laneOf(slow), { wanted: 8 });
+    await queue.fetched;
+    await settle(ctx, attempt, BAD_GATEWAY);
+    expect(await world.breaker()).toMatchObject({ consecutive_failures: 1 });
+    queue.goOn();
+    const batch = await admitting;
+    expect('attempts' in batch && batch.attempts.length).toBe(2);
+  });
+
+  it('waits for a breaker that admission holds while it counts a ramp, and admission waits for no attempt', async () => {
+    await world.songs(3);
+    const [attempt] = (await admitted()) as [AdmittedBatch['attempts'][number]];
+    await world.database.query('update onetake.circuit_breakers set ramp_acceptances = 5');
     const slow = await context(SlowQueue);
     const queue = slow.queue as SlowQueue;
     const admitting = admit(slow, await laneOf(slow), { wanted: 8 });

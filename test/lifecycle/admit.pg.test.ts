@@ -2,6 +2,7 @@ import { describe, expect, it, onTestFinished } from 'vitest';
 import { admit } from '../../src/lifecycle/admit.ts';
 import { settle } from '../../src/lifecycle/settle.ts';
 import { submit } from '../../src/lifecycle/submit.ts';
+import { type Lane, readLanes } from '../../src/postgres/lanes.ts';
 import { COMMIT, databaseProxy } from '../support/database-proxy.ts';
 import { laneOf, lifecycleContext } from '../support/lifecycle-context.ts';
 import { hold } from '../support/raw-provider.ts';
@@ -131,6 +132,77 @@ describe('an account or a breaker that somebody has locked', () => {
     expect(await admit(ctx, lane, { wanted: 1, probeWith: id })).toMatchObject({
       attempts: [{ requestId: id }],
     });
+  });
+});
+
+describe('a breaker that opens between the look and the lock', () => {
+  it('lets nobody through, and the jobs stay where they were', async () => {
+    const world = await openWorld({ provider: 'raw' });
+    const ctx = await context(world);
+    await world.songs(3);
+    const lane = await laneOf(ctx);
+    const jobs = await jobRows(world.database);
+    const client = await world.database.pool({ max: 1 }).connect();
+    await client.query('begin');
+    await client.query(
+      `update onetake.circuit_breakers set state = 'open', opened_at = now(), retry_at = now() + interval '1 min'`,
+    );
+    const admitted = admit(ctx, lane, { wanted: 3 });
+    await waitForBlocked(world.database, 1);
+    await client.query('commit');
+    client.release();
+
+    expect(await admitted).toEqual({ blockedBy: 'breaker' });
+    expect(new Set(Object.values(await world.states()))).toEqual(new Set(['queued']));
+    expect(await jobRows(world.database)).toEqual(jobs);
+    expect(await world.database.query('select from onetake.submission_attempts')).toEqual([]);
+  });
+
+  it('that is forced shut by an operator meanwhile is obeyed', async () => {
+    const world = await openWorld({ provider: 'raw' });
+    const ctx = await context(world);
+    await world.song('one');
+    const lane = await laneOf(ctx);
+    const client = await world.database.pool({ max: 1 }).connect();
+    await client.query('begin');
+    await client.query(`select onetake.force_breaker('sonilo/text-to-music', 'forced_open', 'op', 'test')`);
+    const admitted = admit(ctx, lane, { wanted: 1 });
+    await waitForBlocked(world.database, 1);
+    await client.query('commit');
+    client.release();
+    expect(await admitted).toEqual({ blockedBy: 'breaker' });
+    expect(await admit(ctx, lane, { wanted: 1 })).toMatchObject({ blockedBy: 'breaker' });
+  });
+
+  it('is not locked while jobs are taken: a lane of one account keeps no other waiting', async () => {
+    const accounts = Object.fromEntries(
+      ['anna', 'ben'].map((name) => [
+        name,
+        { apiKeyEnv: 'KEY', requestsPerMinute: 100, maxConcurrentGenerations: 100 },
+      ]),
+    );
+    const world = await openWorld({ provider: 'raw', config: { accounts } });
+    const [one, other] = [await context(world), await context(world)];
+    await world.song('one', { account: 'anna' });
+    const free = await world.song('other', { account: 'ben' });
+    const lanes = (await readLanes(one.database, null, 10)) as [Lane, Lane];
+    expect(lanes.map(({ account }) => account)).toEqual(['anna', 'ben']);
+    // Completing her job waits.
+    await world.database.query(`create table public.gate ();
+create function public.slow() returns trigger language plpgsql as
+  $$ begin if old.name like '%anna%' then lock table public.gate in access share mode; end if; return new; end $$`);
+    await world.database.query(
+      'create trigger slow before update on onetake_queue.job for each row execute function public.slow()',
+    );
+    const client = await world.database.pool({ max: 1 }).connect();
+    await client.query('begin');
+    await client.query('lock table public.gate in access exclusive mode');
+    const stuck = admit(one, lanes[0], { wanted: 1 });
+    await waitForBlocked(world.database, 1);
+    expect(await admit(other, lanes[1], { wanted: 1 })).toMatchObject({ attempts: [{ requestId: free }] });
+    await client.query('commit');
+    client.release();
+    expect(await stuck).toMatchObject({ attempts: [{ account: 'anna' }] });
   });
 });
 
