@@ -1,9 +1,9 @@
 import { decideAdmission } from '../core/admission.ts';
 import { type CircuitBreaker, decidePermit, type Permit } from '../core/circuit-breaker.ts';
-import { databaseErrorCode, isPassing, isRetryable } from '../postgres/errors.ts';
 import { type Lane, readLanes } from '../postgres/lanes.ts';
 import { type AdmitResult, type AdmittedBatch, admit } from './admit.ts';
 import type { SubmissionContext } from './context.ts';
+import { orReport } from './lane-trouble.ts';
 import { admitProbe, type Reaches } from './probe.ts';
 
 const PAGE = 100;
@@ -22,7 +22,7 @@ export interface DispatchRound {
 
 export interface DispatchTerms {
   readonly freeSlots: () => number;
-  /** False for a lane that this worker can't serve: no key of the account, or the provider out of reach. */
+  /** False for a lane that this worker can't serve. */
   readonly reaches: Reaches;
 }
 
@@ -91,20 +91,6 @@ async function admitPastStaleJobs(ctx: SubmissionContext, lane: Lane, wanted: nu
   for (let round = 1; ; round++) {
     const result = await admit(ctx, lane, { wanted });
     if (!('blockedBy' in result) || result.blockedBy !== 'stale_jobs' || round >= STALE_ROUNDS) return result;
-  }
-}
-
-/** A lane that fails by itself, such as one whose queue nobody has made yet, must not keep the others waiting. */
-async function orReport<Result>(
-  ctx: SubmissionContext,
-  admission: () => Promise<Result>,
-): Promise<Result | undefined> {
-  try {
-    return await admission();
-  } catch (error) {
-    if (isPassing(error) && !isRetryable(error)) throw error;
-    ctx.emit('process:trouble', { role: 'worker', loop: 'admission', errorCode: databaseErrorCode(error) });
-    return undefined;
   }
 }
 

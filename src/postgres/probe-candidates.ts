@@ -19,7 +19,7 @@ export async function listProbeLanes(
   provider: string,
   operation: string,
   freshOnly: boolean,
-  limit: number,
+  page: { readonly limit: number; readonly offset: number },
 ): Promise<Lane[]> {
   return rows(
     sql,
@@ -63,8 +63,8 @@ where w.count < a.requests_per_minute
   ) < a.max_concurrent_generations
 order by accepted.at is not null and accepted.at >= coalesce(probed.at, accepted.at) desc,
   probed.at nulls first, p.not_before, p.account
-limit $3`,
-    [provider, operation, limit],
+limit $3 offset $4`,
+    [provider, operation, page.limit, page.offset],
   );
 }
 

@@ -1,7 +1,7 @@
 import type { WireProof } from '../core/provider.ts';
 import { END_ATTENTION } from './attention.ts';
 import { firstRow, type Sql } from './database.ts';
-import { AT_SETTLE } from './submission-attempts.ts';
+import { AT_SETTLE, NOTHING_TO_APPLY } from './submission-attempts.ts';
 
 /**
  * All of B1 in one statement, for the common path: the worker's own attempt, still the last one of a request
@@ -46,7 +46,7 @@ export async function settleAccepted(
     end,
     closed_at = case when $7 then s.now end,
     health_applied_at = case when s.nothing_to_reset then s.now end,
-    health_effect = case when s.nothing_to_reset then 'nothing_to_apply' end,
+    health_effect = case when s.nothing_to_reset then ${NOTHING_TO_APPLY} end,
     override_at_settle = s.override, headers_sent = $9, headers_sent_proof = $10
   from request, lateral (${AT_SETTLE}) s
   where a.id = $1 and a.request_id = request.id and a.attempt = request.submissions and a.settled_at is null

@@ -151,17 +151,27 @@ export interface AttemptOutcome {
 
 /**
  * The clock, and the breaker of attempt $1 as a plain read sees it: what is in force over it, and whether a
- * success would find it closed with nothing to reset or to ramp.
+ * success would find it closed with nothing to reset or to ramp. A failure that settled before and still waits
+ * for the breaker's lock is something to reset: its count comes first.
  */
 export const AT_SETTLE = `
   select c.now, onetake.override_in_force(b.override, b.override_expires_at, c.now) as override,
     coalesce(b.state = 'closed' and b.generation = x.generation and b.consecutive_failures = 0
-      and b.ramp_acceptances is null, false) as nothing_to_reset
+      and b.ramp_acceptances is null, false)
+    and not exists (
+      select from onetake.submission_attempts d
+      where d.settled_at is not null and d.health_applied_at is null and d.health = 'dependency_failure'
+        and d.breaker_name = x.breaker_name and d.generation = x.generation
+    ) as nothing_to_reset
   from (select clock_timestamp() as now) c
   cross join onetake.submission_attempts x
   left join onetake.circuit_breakers b on b.name = x.breaker_name
   where x.id = $1
 `;
+
+/** What is said of such a success: attempt `a`, and `s` of `AT_SETTLE`. */
+export const NOTHING_TO_APPLY = `case when coalesce(a.override, s.override) is null then 'nothing_to_apply'
+    else 'under_override' end`;
 
 /**
  * Writes the outcome columns: once, by whoever settles first. A success that finds the breaker closed with
@@ -185,7 +195,7 @@ set settled_at = s.now, settled_by = $2, phase = $3, http_status = $4, error_cod
   slot_freed_at = case when $12 then coalesce(a.slot_freed_at, s.now) else a.slot_freed_at end,
   closed_at = case when $13 then s.now else null end,
   health_applied_at = case when $6 = 'success' and s.nothing_to_reset then s.now end,
-  health_effect = case when $6 = 'success' and s.nothing_to_reset then 'nothing_to_apply' end,
+  health_effect = case when $6 = 'success' and s.nothing_to_reset then ${NOTHING_TO_APPLY} end,
   override_at_settle = s.override, headers_sent = $14, headers_sent_proof = $15
 from (${AT_SETTLE}) s
 where a.id = $1 and a.settled_at is null

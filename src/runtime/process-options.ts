@@ -37,6 +37,8 @@ export interface ProcessSetup {
   readonly apiKeyOf: (account: string) => string | Promise<string>;
   /** Whether this process can have the account's key at all. */
   readonly hasKey: (account: string) => boolean;
+  /** Not a provider or operation of another release or configuration: those are left to who knows them. */
+  readonly serves: (provider: string, operation: string) => boolean;
   readonly settingsOf: (operation: string) => OperationSettings;
   readonly listeners: readonly EventListener[];
   readonly closeProviders: () => Promise<void>;
@@ -75,6 +77,7 @@ export function setUp(options: ProcessOptions): ProcessSetup {
     providerNamed: (name) => providers.get(name),
     apiKeyOf,
     hasKey: (account) => options.credentials !== undefined || Object.hasOwn(config.accounts, account),
+    serves: (provider, operation) => providers.has(provider) && Object.hasOwn(OPERATIONS, operation),
     settingsOf: (operation) => settingsOf(config, operation),
     listeners: options.onEvent === undefined ? [] : [options.onEvent],
     closeProviders: async () => {
@@ -83,7 +86,7 @@ export function setUp(options: ProcessOptions): ProcessSetup {
   };
 }
 
-/** An operation that a newer release enqueued gets the settings of the first one we know. */
+/** An operation that a newer release enqueued gets the settings of the first one we know: its rows may be rescued. */
 function settingsOf(config: ResolvedConfig, operation: string): OperationSettings {
   const known = Object.hasOwn(OPERATIONS, operation) ? (operation as OperationName) : 'text-to-music';
   return config.operations[known];

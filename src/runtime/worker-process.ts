@@ -1,6 +1,7 @@
 import type { AdmittedBatch } from '../lifecycle/admit.ts';
 import type { SubmissionContext } from '../lifecycle/context.ts';
 import { dispatch, type LaneCursor } from '../lifecycle/dispatch.ts';
+import type { Reaches } from '../lifecycle/probe.ts';
 import { settle } from '../lifecycle/settle.ts';
 import { submit } from '../lifecycle/submit.ts';
 import { Database } from '../postgres/database.ts';
@@ -62,8 +63,8 @@ export function createWorker(options: ProcessOptions = {}): Worker {
   const reportWire = wireReport({ worker, emit, providerNamed: setup.providerNamed });
   const reach = new Reach({ worker, emit, clock: systemClock, providerNamed: setup.providerNamed });
   // Without `credentials` the keys are those of the configuration's accounts; others belong to other workers.
-  const reaches = (lane: Pick<Lane, 'provider' | 'account'>) =>
-    reach.reaches(lane.provider) && setup.hasKey(lane.account);
+  const reaches: Reaches = ({ provider, account, operation }) =>
+    setup.serves(provider, operation) && reach.reaches(provider) && setup.hasKey(account);
   let stopping: Promise<void> | undefined;
   const inFlight = new Set<Promise<void>>();
   // None once it stops: the round under way then ends at the next lane.

@@ -1,7 +1,9 @@
 import { describe, expect, it } from 'vitest';
+import type { Provider } from '../../src/core/provider.ts';
+import { dispatch } from '../../src/lifecycle/dispatch.ts';
 import type { AdmittedAttempt } from '../../src/postgres/submission-attempts.ts';
 import { answered, type BreakerWorld, COOLDOWN_MS, openBreakerWorld } from '../support/breaker-world.ts';
-import { jobRows } from '../support/world.ts';
+import { jobRows, lockRows } from '../support/world.ts';
 
 const fails = () => answered(502);
 const accepts = () => answered(202);
@@ -198,6 +200,77 @@ values (gen_random_uuid(), $1, 1, $2, 'video-to-music', 'sonilo/video-to-music',
     await holder.query('rollback');
     holder.release();
     expect(await world.round()).toHaveLength(1);
+  });
+
+  it('is another account’s while somebody holds the row of the best one', async () => {
+    const world = await dueWorld();
+    await account(world, 'a');
+    await account(world, 'b');
+    await world.song('of a', { account: 'a' });
+    const id = await world.song('of b', { account: 'b' });
+    const release = await lockRows(world.database, `select from onetake.accounts where name = 'a'`);
+    expect((await probed(world)).requestId).toBe(id);
+    await release();
+  });
+
+  it('is found behind any number of accounts whose keys other workers have', async () => {
+    const world = await dueWorld();
+    await world.database.query(`insert into onetake.accounts (name, provider, requests_per_minute, max_concurrent_generations)
+select 'theirs-' || n, 'sonilo', 60, 4 from generate_series(1, 600) n`);
+    await world.database.query(`insert into onetake.generation_requests (account, operation, request_key, fields, payload_digest)
+select name, 'text-to-music', 'song', '{"prompt": "a song"}', repeat('0', 64) from onetake.accounts where name like 'theirs-%'`);
+    const id = await world.song('ours');
+    const admitted: AdmittedAttempt[] = [];
+    const terms = {
+      freeSlots: () => 1 - admitted.length,
+      reaches: ({ account: name }: { account: string }) => name === 'default',
+    };
+    await dispatch(world.ctx, null, terms, (_lane, batch) => void admitted.push(...batch.attempts));
+    expect(admitted).toMatchObject([{ requestId: id }]);
+    expect(await world.breaker()).toMatchObject({ state: 'half_open', probe_request_id: id });
+  });
+
+  it('is left to the workers that know the provider, by one that does not and has every key', async () => {
+    const world = await dueWorld();
+    await world.client.upsertAccount({
+      name: 'elsewhere',
+      provider: 'mine',
+      requestsPerMinute: 60,
+      maxConcurrentGenerations: 4,
+    });
+    const id = await world.song('song', { account: 'elsewhere' });
+    const older = world.worker({ name: 'older' });
+    expect(await older.runOnce()).toBe(0);
+    expect(await world.attempts(id)).toEqual([]);
+    await world.database.query(`insert into onetake.circuit_breakers
+(name, failure_threshold, cooldown_ms, state, opened_at, retry_at)
+values ('mine/text-to-music', 3, 30000, 'open', now() - interval '1 min', now() - interval '30 s')`);
+    expect(await older.runOnce()).toBe(0);
+    expect(await world.breaker('mine/text-to-music')).toMatchObject({ state: 'open', transitions: 0 });
+    const mine: Provider = {
+      name: 'mine',
+      submit: () => Promise.resolve(accepts()),
+      readTask: () => Promise.reject(new Error('nobody asks')),
+      close: () => Promise.resolve(),
+    };
+    expect(await world.worker({ providers: { mine } }).runOnce()).toBe(1);
+    expect(await world.breaker('mine/text-to-music')).toMatchObject({ state: 'closed' });
+    expect(await world.request(id)).toMatchObject({ state: 'accepted', submissions: 1 });
+  });
+
+  it('is left to the workers of a newer release, by one that does not know the operation', async () => {
+    const world = await openBreakerWorld();
+    await world.database.query(`insert into onetake.circuit_breakers
+(name, failure_threshold, cooldown_ms, state, opened_at, retry_at)
+values ('sonilo/text-to-opera', 3, 30000, 'open', now() - interval '1 min', now() - interval '30 s')`);
+    await world.database.query(`insert into onetake.generation_requests
+(account, operation, request_key, fields, payload_digest, job_due)
+values ('default', 'text-to-opera', 'aria', '{"prompt": "an aria"}', repeat('0', 64), true)`);
+    const worker = world.worker();
+    for (let n = 0; n < 2; n++) expect(await worker.runOnce()).toBe(0);
+    expect(await world.breaker('sonilo/text-to-opera')).toMatchObject({ state: 'open', transitions: 0 });
+    expect(await world.states()).toEqual({ aria: 'queued' });
+    expect(world.posts()).toBe(0);
   });
 
   it('is not asked of an operation that has nothing waiting, when another one has', async () => {

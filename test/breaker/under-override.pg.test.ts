@@ -173,6 +173,19 @@ describe('what lies under an override', () => {
     expect(await world.breaker()).toMatchObject({ consecutive_failures: 2 });
   });
 
+  it.each([
+    ['settles under it', true],
+    ['was admitted under it', false],
+  ])('says so of a success with nothing to reset that %s', async (_what, isBefore) => {
+    const world = await openBreakerWorld();
+    if (!isBefore) await by(world, 'forced_closed');
+    const attempt = await world.admitted();
+    await by(world, isBefore ? 'forced_open' : 'released');
+    await world.settle(attempt, accepts());
+    expect(await world.effect(attempt)).toBe('under_override');
+    expect(await world.breaker()).toMatchObject({ state: 'closed', consecutive_failures: 0 });
+  });
+
   it('waits in force from the moment at which the operator’s transaction commits, for admission too', async () => {
     const world = await openBreakerWorld();
     await world.songs(2);
