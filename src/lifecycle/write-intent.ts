@@ -1,11 +1,12 @@
 import { type Admission as Decision, RATE_WINDOW_MS } from '../core/admission.ts';
 import { type BreakerOverride, grantProbe } from '../core/circuit-breaker.ts';
 import type { BreakerTransition } from '../core/events.ts';
+import type { AttemptTerms } from '../core/spooled-outcome.ts';
 import type { Account } from '../postgres/accounts.ts';
 import { breakerName, type CircuitBreakerRow, writeTransition } from '../postgres/circuit-breakers.ts';
 import type { Sql } from '../postgres/database.ts';
 import type { Lane } from '../postgres/lanes.ts';
-import { type AdmittedAttempt, type AttemptTerms, admitRequests } from '../postgres/submission-attempts.ts';
+import { type AdmittedAttempt, admitRequests } from '../postgres/submission-attempts.ts';
 import type { SubmissionContext } from './context.ts';
 
 /** What transaction A wrote, for after its commit. */

@@ -2,6 +2,7 @@ import type { BreakerOverride } from '../core/circuit-breaker.ts';
 import type { EncodedFields } from '../core/operations.ts';
 import type { Certainty, Health, OutcomeReason, Phase } from '../core/outcome.ts';
 import type { WireProof } from '../core/provider.ts';
+import type { AttemptIntent, AttemptTerms } from '../core/spooled-outcome.ts';
 import { firstRow, rows, type Sql } from './database.ts';
 
 export interface Admission {
@@ -9,27 +10,7 @@ export interface Admission {
   readonly attemptId: string;
 }
 
-export interface AttemptTerms {
-  readonly breakerName: string;
-  readonly generation: number;
-  readonly holdEpoch: number;
-  readonly isProbe: boolean;
-  /** In force at admission: what comes of the attempt counts for nothing. */
-  readonly override: BreakerOverride | null;
-  readonly worker: string;
-  readonly startedAt: Date;
-  readonly leaseExpiresAt: Date;
-  readonly windowUntil: Date;
-  readonly slotUntil: Date;
-  readonly quarantineUntil: Date;
-}
-
-export interface AdmittedAttempt {
-  readonly attemptId: string;
-  readonly requestId: string;
-  readonly attempt: number;
-  readonly account: string;
-  readonly operation: string;
+export interface AdmittedAttempt extends AttemptIntent {
   readonly fields: EncodedFields;
 }
 
@@ -39,7 +20,7 @@ export async function admitRequests(
   admissions: readonly Admission[],
   terms: AttemptTerms,
 ): Promise<AdmittedAttempt[]> {
-  return rows(
+  const written = await rows<Omit<AdmittedAttempt, keyof AttemptTerms>>(
     tx,
     `with admitted as (
   select * from unnest($1::uuid[], $2::uuid[]) as t (request_id, attempt_id)
@@ -71,26 +52,22 @@ select attempt_id as "attemptId", id as "requestId", submissions as attempt, acc
       terms.override,
     ],
   );
+  return written.map((attempt) => ({ ...attempt, ...terms }));
 }
 
 /**
  * Which of these attempts are committed, for a COMMIT whose answer was lost. The lock on their requests
  * makes the read wait for a server process that may still be committing; a plain read would lie.
  */
-export async function findCommittedAttempts(
-  tx: Sql,
-  admissions: readonly Admission[],
-): Promise<AdmittedAttempt[]> {
+export async function findCommittedAttempts(tx: Sql, admissions: readonly Admission[]): Promise<Admission[]> {
   await tx.executeSql(
     'select from onetake.generation_requests where id = any($1::uuid[]) order by id for no key update',
     [admissions.map((admission) => admission.requestId)],
   );
   return rows(
     tx,
-    `select a.id as "attemptId", a.request_id as "requestId", a.attempt, a.account, a.operation, r.fields
-from onetake.submission_attempts a
-join onetake.generation_requests r on r.id = a.request_id
-where a.id = any($1::uuid[])`,
+    `select id as "attemptId", request_id as "requestId" from onetake.submission_attempts
+where id = any($1::uuid[])`,
     [admissions.map((admission) => admission.attemptId)],
   );
 }

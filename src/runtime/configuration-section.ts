@@ -127,6 +127,16 @@ export class Section {
     return '';
   }
 
+  /** The path of a directory, never repeated; undefined when it is left out or refused. */
+  directory(key: string): string | undefined {
+    if (!this.has(key)) return undefined;
+    const value = this.get(key);
+    if (typeof value === 'string' && value.trim() !== '' && !value.includes('\u0000')) return value;
+    const got = typeof value === 'string' ? 'another string (not shown)' : describe(value);
+    this.refuse(key, `expected the path of a directory, got ${got}.`);
+    return undefined;
+  }
+
   /**
    * Each of `settings` (key and value, in this order) must be more than the one before it; with `orEqual`
    * it may be the same. Blamed is a setting that was written down, not a default.

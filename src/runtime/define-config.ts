@@ -19,6 +19,8 @@ export interface OnetakeConfig {
     readonly concurrency?: number;
     /** 100 to 60,000, default 1,000. */
     readonly rescueIntervalMs?: number;
+    /** Where outcomes wait that the database can't take, from the working directory. Default `.onetake/spool`. */
+    readonly spoolDirectory?: string;
   };
   /** Intervals 50 to 3,600,000, defaults 3,000 and 30,000; `concurrency` 1 to 1,000, default 16. */
   readonly poller?: Partial<PollSettings> & { readonly concurrency?: number };

@@ -20,7 +20,11 @@ export interface ResolvedConfig {
   readonly providers: Readonly<Record<string, ResolvedProvider>>;
   readonly accounts: Readonly<Record<string, ResolvedAccount>>;
   readonly operations: Readonly<Record<OperationName, ResolvedOperation>>;
-  readonly worker: { readonly concurrency: number; readonly rescueIntervalMs: number };
+  readonly worker: {
+    readonly concurrency: number;
+    readonly rescueIntervalMs: number;
+    readonly spoolDirectory: string;
+  };
   readonly poller: PollSettings & { readonly concurrency: number };
   readonly storage: { readonly directory: string | null; readonly allowPrivateHosts: boolean };
 }
@@ -68,6 +72,7 @@ export const DEFAULTS = {
   baseUrl: 'https://api.sonilo.com',
   account: 'default',
   apiKeyEnv: 'SONILO_API_KEY',
+  spoolDirectory: '.onetake/spool',
 } as const;
 
 const ONE_DAY_MS = 86_400_000;
@@ -116,7 +121,7 @@ const KEYS = {
   ],
   breaker: ['failureThreshold', 'cooldownMs', 'cooldownGrowth', 'maxCooldownMs', 'jitter', 'shadow'],
   deadlines: ['connectMs', 'firstResponseMs', 'submissionMs'],
-  worker: ['concurrency', 'rescueIntervalMs'],
+  worker: ['concurrency', 'rescueIntervalMs', 'spoolDirectory'],
   poller: ['intervalMs', 'maxIntervalMs', 'concurrency'],
   storage: ['directory', 'allowPrivateHosts'],
 } as const;
@@ -146,6 +151,7 @@ export function resolveConfig(input: unknown, source = 'The configuration'): Res
     worker: {
       concurrency: worker.number('concurrency', NUMBERS.workerConcurrency),
       rescueIntervalMs: worker.number('rescueIntervalMs', NUMBERS.rescueIntervalMs),
+      spoolDirectory: worker.directory('spoolDirectory') ?? DEFAULTS.spoolDirectory,
     },
     poller: readPoller(root.child('poller', KEYS.poller)),
     storage,
@@ -308,14 +314,7 @@ function readPoller(section: Section): ResolvedConfig['poller'] {
 
 function readStorage(section: Section): ResolvedConfig['storage'] {
   const allowPrivateHosts = section.boolean('allowPrivateHosts', false);
-  if (!section.has('directory')) return { directory: null, allowPrivateHosts };
-  const directory = section.get('directory');
-  if (typeof directory !== 'string' || directory.trim() === '' || directory.includes('\u0000')) {
-    const got = typeof directory === 'string' ? 'another string (not shown)' : describe(directory);
-    section.refuse('directory', `expected the path of a directory, got ${got}.`);
-    return { directory: null, allowPrivateHosts };
-  }
-  return { directory, allowPrivateHosts };
+  return { directory: section.directory('directory') ?? null, allowPrivateHosts };
 }
 
 /** Without a prototype, so that `accounts[name]` never finds `constructor`. */

@@ -54,7 +54,7 @@ async function onDisk<T>(work: Promise<T>): Promise<T> {
   }
 }
 
-async function writeWhole(handle: FileHandle, chunk: Uint8Array): Promise<void> {
+export async function writeWhole(handle: FileHandle, chunk: Uint8Array): Promise<void> {
   for (let written = 0; written < chunk.byteLength; ) {
     // A full disk first shows as a short write, only the next one fails.
     written += (await handle.write(chunk, written)).bytesWritten;
@@ -70,7 +70,7 @@ async function makeDirectory(root: string, directory: string): Promise<void> {
     await syncDirectory(dirname(made));
 }
 
-async function syncDirectory(directory: string): Promise<void> {
+export async function syncDirectory(directory: string): Promise<void> {
   try {
     const handle = await open(directory, 'r');
     try {

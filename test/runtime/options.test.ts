@@ -195,7 +195,7 @@ describe('resolveConfig', () => {
         },
       },
       operations: { 'text-to-music': operation, 'video-to-music': operation },
-      worker: { concurrency: 8, rescueIntervalMs: 1_000 },
+      worker: { concurrency: 8, rescueIntervalMs: 1_000, spoolDirectory: '.onetake/spool' },
       poller: { intervalMs: 3_000, maxIntervalMs: 30_000, concurrency: 16 },
       storage: { directory: null, allowPrivateHosts: false },
     });
@@ -234,7 +234,7 @@ describe('resolveConfig', () => {
           maxRunMs: 1_000,
         },
       },
-      worker: { concurrency: 1, rescueIntervalMs: 100 },
+      worker: { concurrency: 1, rescueIntervalMs: 100, spoolDirectory: '/var/spool/onetake' },
       poller: { intervalMs: 500, maxIntervalMs: 500, concurrency: 1 },
       storage: { directory: './generations', allowPrivateHosts: true },
     } as const satisfies OnetakeConfig;
@@ -325,7 +325,7 @@ describe('resolveConfig', () => {
 
   it('says what is known where nothing is near', () => {
     expect(problemsOf({ worker: { zzzzzzzz: 1 } })[0]?.message).toBe(
-      'unknown setting. Known here: concurrency, rescueIntervalMs.',
+      'unknown setting. Known here: concurrency, rescueIntervalMs, spoolDirectory.',
     );
   });
 
@@ -393,10 +393,10 @@ describe('one mistake', () => {
   });
 });
 
-describe('storage.directory', () => {
+describe.each(['storage.directory', 'worker.spoolDirectory'])('%s', (setting) => {
   it.each(['', '  ', `a\u0000${CANARY}`, null, 3, []])('refuses %j', (directory) => {
-    const refusal = refusalOf({ storage: { directory } });
-    expect(refusal?.problems.map(({ path }) => path)).toEqual(['storage.directory']);
+    const refusal = refusalOf(at(setting, directory));
+    expect(refusal?.problems.map(({ path }) => path)).toEqual([setting]);
     expect(refusal?.message).not.toContain(CANARY);
   });
 
