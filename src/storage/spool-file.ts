@@ -144,7 +144,9 @@ function readEvidence(fields: Fields): WireEvidence {
   return {
     phase: text(fields, 'phase', PHASE) as Phase,
     headersSent: orNull(fields, 'headersSent', truth),
-    headersSentProof: orNull(fields, 'headersSentProof', (at, key) => text(at, key, PROOF)) as WireProof | null,
+    headersSentProof: orNull(fields, 'headersSentProof', (at, key) =>
+      text(at, key, PROOF),
+    ) as WireProof | null,
     repeatedSend: truth(fields, 'repeatedSend'),
     httpStatus: orNull(fields, 'httpStatus', count),
     errorCode: orNull(fields, 'errorCode', (at, key) => text(at, key, CODE)),

@@ -47,7 +47,10 @@ const OUTCOMES: Record<string, SpooledOutcome> = {
       phase: 'unsent',
       headersSent: false,
       headersSentProof: 'kept_back',
-      httpStatus: null, providerTaskId: null, errorCode: 'gate_closed' },
+      httpStatus: null,
+      providerTaskId: null,
+      errorCode: 'gate_closed',
+    },
   }),
 };
 
