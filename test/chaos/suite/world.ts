@@ -1,0 +1,153 @@
+import { type ChildProcess, fork } from 'node:child_process';
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { migrate } from '../../../src/worker.ts';
+import { Ledger } from './ledger.ts';
+import { ChaosPostgres } from './postgres.ts';
+import { ManagedProcess } from './processes.ts';
+import type { LedgerEvent, ProviderOptions, ProviderOrder } from './provider/ledger-events.ts';
+import { ACCOUNT_NAMES, configuration, keyOf, keyVariableOf } from './settings.ts';
+import { TcpProxy } from './tcp-proxy.ts';
+
+/** Never killed, so that their memory can be watched; everything else happens to them as well. */
+export const STEADY = ['worker-1', 'poller-1'] as const;
+export const PROCESS_NAMES = ['worker-1', 'worker-2', 'worker-3', 'poller-1', 'poller-2'] as const;
+export type ProcessName = (typeof PROCESS_NAMES)[number];
+
+export interface ChaosWorld {
+  readonly postgres: ChaosPostgres;
+  readonly ledger: Ledger;
+  readonly processes: ReadonlyMap<ProcessName, ManagedProcess>;
+  /** Before the provider, for everybody. */
+  readonly providerProxy: TcpProxy;
+  /** The app's and the operators' own ways to the database. */
+  readonly appProxy: TcpProxy;
+  readonly operatorProxy: TcpProxy;
+  readonly databaseProxies: ReadonlyMap<string, TcpProxy>;
+  readonly events: ReadonlyMap<string, number>;
+  order(order: ProviderOrder): void;
+  stop(): Promise<void>;
+}
+
+export interface WorldOptions {
+  readonly seed: string;
+  readonly onFault: (what: string) => void;
+  readonly note: (what: string) => void;
+}
+
+export async function openWorld(options: WorldOptions): Promise<ChaosWorld> {
+  const directory = mkdtempSync(join(tmpdir(), 'onetake-chaos-'));
+  const endings: (() => Promise<unknown> | undefined)[] = [];
+  const stop = async () => {
+    for (const end of endings.splice(0).reverse()) await end();
+    rmSync(directory, { recursive: true, force: true });
+  };
+  try {
+    options.note('starting PostgreSQL');
+    const postgres = await ChaosPostgres.start(join(directory, 'postgres'));
+    endings.push(() => postgres.stop());
+    const proxyTo = async (target: () => number) => {
+      const proxy = await TcpProxy.open(target);
+      endings.push(() => proxy.close());
+      return proxy;
+    };
+    let providerPort = 0;
+    const providerProxy = await proxyTo(() => providerPort);
+    const providerUrl = `http://127.0.0.1:${providerProxy.port}`;
+    const ledger = new Ledger();
+    const provider = await startProvider(
+      { seed: options.seed, publicUrl: providerUrl },
+      ledger,
+      options.onFault,
+    );
+    providerPort = provider.port;
+    endings.push(provider.stop);
+
+    const config = configuration(providerUrl);
+    writeFileSync(join(directory, 'onetake.config.json'), JSON.stringify(config));
+    options.note('migrating');
+    await migrate({ connectionString: postgres.connectionString, config });
+
+    const databaseProxies = new Map<string, TcpProxy>();
+    const databaseProxy = async (name: string) => {
+      const proxy = await proxyTo(() => postgres.port);
+      databaseProxies.set(name, proxy);
+      return proxy;
+    };
+    const events = new Map<string, number>();
+    const processes = new Map<ProcessName, ManagedProcess>();
+    for (const name of PROCESS_NAMES) {
+      const proxy = await databaseProxy(name);
+      const child = new ManagedProcess({
+        name,
+        role: name.startsWith('worker') ? 'worker' : 'poller',
+        directory,
+        environment: environmentOf(postgres.connectionString, proxy),
+        proxy,
+        onEvent: (event) => events.set(event, (events.get(event) ?? 0) + 1),
+        onFault: options.onFault,
+      });
+      processes.set(name, child);
+      endings.push(() => child.kill());
+    }
+    const appProxy = await databaseProxy('app');
+    const operatorProxy = await databaseProxy('operator');
+    for (const child of processes.values()) child.start();
+    const order = provider.order;
+    const proxies = { providerProxy, appProxy, operatorProxy, databaseProxies };
+    return { postgres, ledger, processes, ...proxies, events, order, stop };
+  } catch (error) {
+    await stop();
+    throw error;
+  }
+}
+
+export function through(proxy: TcpProxy, connectionString: string): string {
+  const url = new URL(connectionString);
+  url.port = String(proxy.port);
+  return url.href;
+}
+
+function environmentOf(connectionString: string, proxy: TcpProxy): Record<string, string> {
+  const keys = ACCOUNT_NAMES.map((account) => [keyVariableOf(account), keyOf(account)]);
+  return { DATABASE_URL: through(proxy, connectionString), ...Object.fromEntries(keys) };
+}
+
+interface ProviderProcess {
+  readonly port: number;
+  readonly order: (order: ProviderOrder) => void;
+  readonly stop: () => Promise<void>;
+}
+
+async function startProvider(
+  options: ProviderOptions,
+  ledger: Ledger,
+  onFault: (what: string) => void,
+): Promise<ProviderProcess> {
+  const child: ChildProcess = fork(join(import.meta.dirname, 'provider/ledger-provider.ts'), [], {
+    env: { PATH: process.env['PATH'], CHAOS_PROVIDER: JSON.stringify(options) },
+    stdio: ['ignore', 'inherit', 'inherit', 'ipc'],
+  });
+  let isWanted = true;
+  const exited = new Promise<void>((resolve) => child.once('exit', () => resolve()));
+  void exited.then(() => {
+    if (isWanted) onFault('the provider of the suite ended by itself');
+  });
+  const port = await new Promise<number>((resolve, reject) => {
+    child.once('exit', () => reject(new Error('the provider ended before it was ready')));
+    child.on('message', (event: LedgerEvent) => {
+      if (event.type === 'ready') resolve(event.port);
+      else ledger.enter(event);
+    });
+  });
+  return {
+    port,
+    order: (order) => void (child.connected && child.send(order)),
+    stop: () => {
+      isWanted = false;
+      child.kill('SIGKILL');
+      return exited;
+    },
+  };
+}
