@@ -1,7 +1,8 @@
 import { basename } from 'node:path';
 import { CommanderError } from 'commander';
 import { OnetakeError, type OnetakeErrorCode } from '../core/errors.ts';
-import { databaseErrorCode } from '../postgres/errors.ts';
+import { databaseErrorCode, isLostConnection, isSqlState } from '../postgres/errors.ts';
+import { explainDatabaseError } from '../runtime/database-errors.ts';
 
 /** What a person or a script learns of an error. Never a stack trace, a key, a prompt or a URL. */
 export interface ErrorReport {
@@ -91,50 +92,18 @@ function usageReport(error: CommanderError): ErrorReport {
 const REASON_HINT =
   'Say why, in your own words: it is kept with your name in onetake.operator_actions, for whoever asks later.';
 
-const UNREACHABLE =
-  /^(ECONN(REFUSED|RESET|ABORTED)|ENOTFOUND|EAI_AGAIN|ETIMEDOUT|EHOSTUNREACH|ENETUNREACH|EPIPE|08...|57P0.)$/;
+const SOCKET_CODES =
+  /^(ECONN(REFUSED|RESET|ABORTED)|ENOTFOUND|EAI_AGAIN|ETIMEDOUT|EHOSTUNREACH|ENETUNREACH|EPIPE)$/;
 
-/** What a bare error of the driver means. Its own message may hold row values and addresses. */
+/** What a bare error of the driver means. Other codes of the system may be a file's. */
 function databaseReport(error: unknown): ErrorReport | undefined {
   const code = databaseErrorCode(error);
-  const explain = (reportCode: OnetakeErrorCode, message: string, hint: string) =>
-    report(reportCode, message, hint, EXIT.failed);
-  const unreachable = (why: string) =>
-    explain('database_unreachable', `The database can't be reached (${why}).`, CHECK_DATABASE);
-  if (['42P01', '3F000', '42883'].includes(code)) {
-    return explain(
-      'schema_not_migrated',
-      'The database has no onetake schema, or an older one.',
-      'Run `onetake migrate` once, with a role that may create schemas.',
-    );
-  }
-  if (code === '28P01' || code === '28000') {
-    return explain(
-      'database_unreachable',
-      `The database refuses this user or password (${code}).`,
-      'Check user and password of the connection string.',
-    );
-  }
-  if (code === '3D000') {
-    return explain(
-      'database_unreachable',
-      "The database that the connection string names doesn't exist (3D000).",
-      'Create it, or correct the name at the end of the connection string.',
-    );
-  }
-  if (UNREACHABLE.test(code)) return unreachable(code);
-  if (error instanceof Error && /^(timeout exceeded when trying|Connection terminated)/.test(error.message)) {
-    return unreachable('no answer');
-  }
-  if (/^[0-9A-Z]{5}$/.test(code) && /\d/.test(code)) {
-    return report(
-      'database_refused',
-      `The database refused a statement (SQLSTATE ${code}).`,
-      code === '42501' ? 'The role of the connection string lacks a permission.' : REPORT_IT,
-      EXIT.failed,
-    );
-  }
-  return undefined;
+  const isDatabases =
+    isSqlState(code) || SOCKET_CODES.test(code) || (code === 'unknown' && isLostConnection(error));
+  const explained = isDatabases ? explainDatabaseError(error) : error;
+  if (!(explained instanceof OnetakeError)) return undefined;
+  const { message, hint = REPORT_IT } = explained;
+  return report(explained.code, message, hint, EXIT.failed);
 }
 
 const CHECK_DATABASE = 'Check that it runs and that the connection string is right.';

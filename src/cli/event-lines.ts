@@ -24,9 +24,14 @@ const DESCRIBE: Describe = {
     text: inFlight === 0 ? `${role} stopping` : `${role} stopping, after ${inFlight} in flight`,
   }),
   'process:stopped': ({ role }) => ({ text: `${role} stopped` }),
-  'process:trouble': ({ role, loop, errorCode }) => ({
-    text: `${role}: trouble in ${loop} (${errorCode}), goes on`,
+  'process:trouble': ({ role, loop, errorCode, times = 1 }) => ({
+    text: `${role}: trouble in ${loop} (${errorCode}${times === 1 ? '' : `, ${times} times`}), goes on`,
     format: 'yellow',
+  }),
+  'process:recovered': ({ role, loop }) => ({ text: `${role}: ${loop} works again`, format: 'green' }),
+  'process:polling': ({ role }) => ({
+    text: `${role}: no LISTEN through this pooler, looks for work each second instead`,
+    format: 'dim',
   }),
   'worker:sick': ({ provider }) => ({
     text: `can't reach ${provider}: this worker submits nothing there until it gets through`,

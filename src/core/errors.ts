@@ -2,8 +2,12 @@
 export type OnetakeErrorCode =
   | 'ambiguous_id_prefix'
   | 'breaker_not_overridden'
+  | 'commit_unknown'
   | 'configuration_invalid'
   | 'configuration_not_found'
+  | 'database_busy'
+  | 'database_read_only'
+  | 'database_refused'
   | 'database_unreachable'
   | 'embedded_postgres_failed'
   | 'embedded_postgres_missing'

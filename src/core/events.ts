@@ -34,8 +34,15 @@ export interface OnetakeEvents {
   'process:started': { role: 'worker' | 'poller'; worker: string };
   'process:stopping': { role: 'worker' | 'poller'; worker: string; inFlight: number };
   'process:stopped': { role: 'worker' | 'poller'; worker: string };
-  /** A loop failed and will go on; `errorCode` is a SQLSTATE, a socket code or one of ours. */
-  'process:trouble': { role: 'worker' | 'poller'; loop: string; errorCode: string };
+  /**
+   * A loop failed and will go on; `errorCode` is a SQLSTATE, a socket code or one of ours. The same trouble is
+   * told once a minute at most, with how many `times` it came since it was last told.
+   */
+  'process:trouble': { role: 'worker' | 'poller'; loop: string; errorCode: string; times?: number };
+  /** A loop whose trouble was told is through with it. */
+  'process:recovered': { role: 'worker' | 'poller'; loop: string };
+  /** LISTEN doesn't work on this connection, a pooler's: wake-ups come from polling each second. Said once. */
+  'process:polling': { role: 'worker' | 'poller' };
   /** The last attempts of this worker all failed unsent: it can't reach the provider, and stops dispatching. */
   'worker:sick': { worker: string; provider: string };
   'worker:recovered': { worker: string; provider: string };

@@ -3,10 +3,11 @@ import type { SubmissionOutcome } from '../core/provider.ts';
 import { listExpiredOverrides, noteExpiredOverride, takeUnannounced } from '../postgres/breaker-history.ts';
 import { listOverdueProbes } from '../postgres/circuit-breakers.ts';
 import type { Sql } from '../postgres/database.ts';
-import { databaseErrorCode, isLostConnection } from '../postgres/errors.ts';
+import { databaseErrorCode, isLostConnection, isPassing } from '../postgres/errors.ts';
 import {
   clearJobDue,
   expireOverdue,
+  listLanesOfDueJobs,
   listQueued,
   lockJobDue,
   markJobDue,
@@ -135,17 +136,26 @@ async function expireRequests(ctx: RescueContext): Promise<number> {
   return expired.length;
 }
 
-/** Rows that want a job: an operator's function re-armed them, or a send failed. */
+/**
+ * Rows that want a job: an operator's function re-armed them, or a send failed. Their queues come first, in
+ * transactions of their own: one inside the other would wait for a second connection, which a small pool or
+ * a pooler may not have.
+ */
 async function sendDueJobs(ctx: RescueContext): Promise<number> {
+  for (const { account, operation } of await listLanesOfDueJobs(ctx.database, BATCH)) {
+    try {
+      // A lane that nobody has configured yet has no queue; making one again changes nothing.
+      await ctx.database.transaction((tx) => ctx.queue.ensureQueue(account, operation, tx));
+    } catch (error) {
+      if (isPassing(error)) throw error;
+    }
+  }
   return ctx.database.retryingTransaction(async (tx) => {
     let sent = 0;
     for (const request of await lockJobDue(tx, BATCH)) {
       // One row that can't be sent for must not hold up the others.
       await tx.executeSql('savepoint onetake_job');
       try {
-        // A lane that nobody has configured yet has no queue; making one again changes nothing.
-        const { account, operation } = request;
-        await ctx.database.transaction((own) => ctx.queue.ensureQueue(account, operation, own));
         await ctx.queue.send(tx, request, request.notBefore);
         await clearJobDue(tx, request.id);
         sent++;

@@ -1,6 +1,17 @@
 import { setTimeout as wait } from 'node:timers/promises';
 import pg from 'pg';
-import { isAnswered, isLostConnection, isRetryable } from './errors.ts';
+import { OnetakeError } from '../core/errors.ts';
+import { isAnswered, isLostConnection, isRetryable, isStatementPooling } from './errors.ts';
+import { Reconnect } from './reconnect.ts';
+import {
+  beginStatement,
+  hasTerms,
+  readsAsExpected,
+  setTerms,
+  type TransactionTerms,
+  timed,
+  timedUpkeep,
+} from './session.ts';
 
 /** Anything that runs one statement: our pool, one of our transactions, or a caller's. */
 export interface Sql {
@@ -20,14 +31,10 @@ export async function firstRow<Row>(
   return (await rows<Row>(sql, text, values))[0];
 }
 
-export interface TransactionOptions {
-  /** How long to wait for a row lock. Default 5,000. */
-  readonly lockTimeoutMs?: number;
-  readonly statementTimeoutMs?: number;
-}
+/** How long to wait for a row lock (default 5,000), and for a statement (default 15,000). */
+export type TransactionOptions = TransactionTerms;
 
-const DEFAULT_LOCK_TIMEOUT_MS = 5_000;
-const DEFAULT_STATEMENT_TIMEOUT_MS = 15_000;
+const CONNECT_TIMEOUT_MS = 10_000;
 
 /**
  * COMMIT was sent and its answer never came: the transaction may have happened, or may still be about to.
@@ -42,12 +49,23 @@ export class CommitUnknownError extends Error {
 
 export class Database implements Sql {
   readonly pool: pg.Pool;
+  /**
+   * Long statements, and texts that begin and end transactions of their own: pg-boss's upkeep. As they are,
+   * bounded by the session alone.
+   */
+  readonly upkeep: Sql;
   readonly #ownsPool: boolean;
+  readonly #reconnect: Reconnect | undefined;
+  #readsAsExpected: boolean | undefined;
   #closing: Promise<void> | undefined;
 
-  constructor(pool: pg.Pool, ownsPool: boolean) {
+  constructor(pool: pg.Pool, ownsPool: boolean, reconnect?: Reconnect) {
     this.pool = pool;
     this.#ownsPool = ownsPool;
+    this.#reconnect = reconnect;
+    this.upkeep = {
+      executeSql: (text, values = []) => this.withClient((client) => client.query(timedUpkeep(text, values))),
+    };
     // An idle connection that dies must not take the process with it; the next checkout makes a new one.
     if (!ownsPool) return;
     pool.on('error', () => {});
@@ -56,6 +74,7 @@ export class Database implements Sql {
     pool.on('connect', (client) => client.on('error', () => {}));
   }
 
+  /** `mayExit`: for an app that calls us at its own pace; its connections keep no script alive. */
   static connect(
     connectionString: string,
     options: { max: number; applicationName: string; mayExit?: boolean },
@@ -64,16 +83,33 @@ export class Database implements Sql {
       connectionString,
       max: options.max,
       application_name: options.applicationName,
-      connectionTimeoutMillis: 10_000,
+      connectionTimeoutMillis: CONNECT_TIMEOUT_MS,
       idleTimeoutMillis: 30_000,
       keepAlive: true,
+      keepAliveInitialDelayMillis: 10_000,
       allowExitOnIdle: options.mayExit ?? false,
+      // Awaited by the pool, whatever its type says.
+      onConnect: setTerms as (client: pg.ClientBase) => void,
     });
-    return new Database(pool, true);
+    return new Database(pool, true, options.mayExit === true ? undefined : new Reconnect());
   }
 
+  /**
+   * One statement, one round trip, with the session's terms. Where the session can't have any (a pooler, or a
+   * pool of the app's whose role says otherwise), in a transaction that says them.
+   */
   async executeSql(text: string, values: unknown[] = []): Promise<{ rows: unknown[] }> {
-    return this.pool.query(text, values);
+    return this.withClient(async (client) => {
+      const inTransaction = () => transact(client, (tx) => tx.executeSql(text, values), {});
+      if (!(await this.#mayRunPlainly(client))) return inTransaction();
+      try {
+        return await client.query(timed(text, values));
+      } catch (error) {
+        // A role's own time-outs may be shorter than ours.
+        if (this.#ownsPool || !isRetryable(error)) throw error;
+        return inTransaction();
+      }
+    });
   }
 
   /**
@@ -85,39 +121,7 @@ export class Database implements Sql {
     work: (tx: Sql) => Promise<Result>,
     options: TransactionOptions = {},
   ): Promise<Result> {
-    const client = await this.pool.connect();
-    let broken = true;
-    // Without a listener, a connection that dies between two statements ends the process.
-    const onError = () => {};
-    client.on('error', onError);
-    try {
-      await client.query(beginStatement(options));
-      const tx: Sql = { executeSql: (text, values) => client.query(text, values) };
-      let result: Result;
-      try {
-        result = await work(tx);
-      } catch (error) {
-        // Also after an error of our own, which is no reason to give the connection up.
-        if (!isLostConnection(error)) broken = !(await rolledBack(client));
-        throw error;
-      }
-      let answer: pg.QueryResult;
-      try {
-        answer = await client.query('commit');
-      } catch (error) {
-        if (!isAnswered(error)) throw new CommitUnknownError(error);
-        broken = false;
-        throw error;
-      }
-      broken = false;
-      // COMMIT after a failed statement succeeds, as a ROLLBACK: nothing that `work` returned is true.
-      if (answer.command !== 'COMMIT')
-        throw new Error('a failed statement was ignored: nothing was committed');
-      return result;
-    } finally {
-      client.off('error', onError);
-      client.release(broken);
-    }
+    return this.withClient((client) => transact(client, work, options));
   }
 
   /**
@@ -144,11 +148,108 @@ export class Database implements Sql {
     if (this.#ownsPool) this.#closing ??= this.pool.end();
     await this.#closing;
   }
+
+  async #mayRunPlainly(client: pg.ClientBase): Promise<boolean> {
+    if (this.#ownsPool) return hasTerms(client);
+    this.#readsAsExpected ??= await readsAsExpected(client);
+    return this.#readsAsExpected;
+  }
+
+  /** The connection goes back as it came, or is given up when its state is unknown. */
+  async withClient<Result>(work: (client: pg.ClientBase) => Promise<Result>): Promise<Result> {
+    const client = await this.#checkOut();
+    let usable = false;
+    // Without a listener, a connection that dies between two statements ends the process.
+    const onError = () => {};
+    client.on('error', onError);
+    try {
+      const result = await work(client);
+      usable = true;
+      return result;
+    } catch (error) {
+      usable = isUsableAfter(error);
+      throw error;
+    } finally {
+      client.off('error', onError);
+      client.release(!usable);
+    }
+  }
+
+  /** A connection that doesn't come back until it is released, for good. */
+  takeOut(): Promise<pg.PoolClient> {
+    return this.#checkOut();
+  }
+
+  async #checkOut(): Promise<pg.PoolClient> {
+    if (this.#reconnect === undefined || this.pool.idleCount > 0) return this.pool.connect();
+    return this.#reconnect.connect(() => this.pool.connect());
+  }
 }
 
-async function rolledBack(client: pg.PoolClient): Promise<boolean> {
+/** Errors after which the transaction is known to be over and the session in order. */
+const usableAfter = new WeakSet<object>();
+
+function isUsableAfter(error: unknown): boolean {
+  return typeof error === 'object' && error !== null && usableAfter.has(error);
+}
+
+async function transact<Result>(
+  client: pg.ClientBase,
+  work: (tx: Sql) => Promise<Result>,
+  options: TransactionOptions,
+): Promise<Result> {
+  const query = (text: string, values?: unknown[]) =>
+    client.query(timed(text, values, options.statementTimeoutMs));
+  await begin(client, options);
+  let result: Result;
   try {
-    await client.query('rollback');
+    result = await work({ executeSql: query });
+  } catch (error) {
+    // Also after an error of our own, which is no reason to give the connection up.
+    if (!isLostConnection(error) && (await rolledBack(query))) markUsable(error);
+    throw error;
+  }
+  let answer: pg.QueryResult;
+  try {
+    answer = await query('commit');
+  } catch (error) {
+    if (!isAnswered(error)) throw new CommitUnknownError(error);
+    markUsable(error);
+    throw error;
+  }
+  // COMMIT after a failed statement succeeds, as a ROLLBACK: nothing that `work` returned is true.
+  if (answer.command !== 'COMMIT') {
+    const ignored = new Error('a failed statement was ignored: nothing was committed');
+    markUsable(ignored);
+    throw ignored;
+  }
+  return result;
+}
+
+async function begin(client: pg.ClientBase, options: TransactionOptions): Promise<void> {
+  try {
+    await client.query(timed(beginStatement(options, client), undefined, options.statementTimeoutMs));
+  } catch (error) {
+    throw isStatementPooling(error) ? noTransactions() : error;
+  }
+}
+
+/** For whoever has to refuse a connection on which transactions can't be. */
+export function noTransactions(): OnetakeError {
+  return new OnetakeError(
+    'configuration_invalid',
+    'The connection string leads to a pooler in statement mode, which allows no transactions.',
+    { hint: 'Set pool_mode = transaction (or session) for this database, or connect past the pooler.' },
+  );
+}
+
+function markUsable(error: unknown): void {
+  if (typeof error === 'object' && error !== null) usableAfter.add(error);
+}
+
+async function rolledBack(query: (text: string) => Promise<unknown>): Promise<boolean> {
+  try {
+    await query('rollback');
     return true;
   } catch {
     return false;
@@ -158,17 +259,4 @@ async function rolledBack(client: pg.PoolClient): Promise<boolean> {
 /** Full jitter, so that two transactions which met once don't meet again. */
 export function retryDelayMs(attempt: number): number {
   return Math.random() * Math.min(1_000, 20 * 2 ** attempt);
-}
-
-function beginStatement(options: TransactionOptions): string {
-  const lockMs = options.lockTimeoutMs ?? DEFAULT_LOCK_TIMEOUT_MS;
-  const statementMs = options.statementTimeoutMs ?? DEFAULT_STATEMENT_TIMEOUT_MS;
-  // One round trip. A role or database may say synchronous_commit = off, under which a confirmed
-  // `submitting` can vanish in a crash; a stricter setting than `on` is left alone.
-  return `begin isolation level read committed read write;
-set local lock_timeout = ${Math.trunc(lockMs)};
-set local statement_timeout = ${Math.trunc(statementMs)};
-set local idle_in_transaction_session_timeout = 15000;
-select set_config('synchronous_commit', 'on', true)
-where current_setting('synchronous_commit') in ('off', 'local', 'remote_write');`;
 }

@@ -36,11 +36,12 @@ const SQLSTATE = /^(?=.*[0-9])[0-9A-Z]{5}$/;
 // Codes of sockets and of TLS: ECONNRESET, CERT_HAS_EXPIRED. Ours are lower case.
 // Also TLS's; but pg-boss marks errors of its own, such as a queue that is missing, in capitals too.
 const SOCKET_CODE = /^(?!PGBOSS_)[A-Z][A-Z0-9_]+$/;
+const POOL_EXHAUSTED = 'timeout exceeded when trying to connect';
 // The driver gives these no code.
 const DRIVER_MESSAGES = [
   'Connection terminated',
   'timeout expired',
-  'timeout exceeded when trying to connect',
+  POOL_EXHAUSTED,
   'Client has encountered a connection error',
   'Client was closed',
   'Query read timeout',
@@ -48,7 +49,11 @@ const DRIVER_MESSAGES = [
 // Deadlock, serialization failure, lock time-out, statement time-out.
 const RETRYABLE: ReadonlySet<string> = new Set(['40P01', '40001', '55P03', '57014']);
 // Connection failures and shutdowns as the server itself reports them.
-const CONNECTION_STATES = /^(08...|57P0.|25P03)$/;
+const CONNECTION_STATES = /^(08...|57P0.|25P03|25P04)$/;
+
+export function isSqlState(code: string): boolean {
+  return SQLSTATE.test(code);
+}
 
 export function isRetryable(error: unknown): boolean {
   return RETRYABLE.has(databaseErrorCode(error));
@@ -67,6 +72,11 @@ export function isLostConnection(error: unknown): boolean {
   return CONNECTION_STATES.test(code) || (SOCKET_CODE.test(code) && !SQLSTATE.test(code));
 }
 
+/** No connection of the pool became free in time, which tells nothing about the server. */
+export function isPoolExhausted(error: unknown): boolean {
+  return error instanceof Error && error.message.startsWith(POOL_EXHAUSTED);
+}
+
 function hasDriverMessage(error: unknown): boolean {
   for (let at: unknown = error, depth = 0; depth < 4 && at instanceof Error; depth++) {
     const { message } = at;
@@ -76,8 +86,21 @@ function hasDriverMessage(error: unknown): boolean {
   return false;
 }
 
-/** Trouble that passes by itself: the server restarts, fails over, is read-only or out of connections. */
+/**
+ * Trouble of the whole database that passes by itself: it restarts, fails over, is read-only, or out of disk,
+ * memory or connections.
+ */
 export function isPassing(error: unknown): boolean {
-  const code = databaseErrorCode(error);
-  return isRetryable(error) || isLostConnection(error) || code === '25006' || code === '53300';
+  return (
+    isRetryable(error) || isLostConnection(error) || /^(25006|53...|58...)$/.test(databaseErrorCode(error))
+  );
+}
+
+/** What a pooler answers to BEGIN when it gives every single statement to any server connection. */
+export function isStatementPooling(error: unknown): boolean {
+  return (
+    databaseErrorCode(error) === '08P01' &&
+    error instanceof Error &&
+    error.message.includes('statement pooling')
+  );
 }

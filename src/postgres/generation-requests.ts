@@ -250,6 +250,20 @@ export interface RequestDueForJob {
   readonly notBefore: Date;
 }
 
+/** The lanes of the first `limit` rows that want a job. */
+export async function listLanesOfDueJobs(
+  sql: Sql,
+  limit: number,
+): Promise<{ account: string; operation: string }[]> {
+  return rows(
+    sql,
+    `select distinct account, operation from (
+  select account, operation from onetake.generation_requests where job_due order by not_before limit $1
+) due`,
+    [limit],
+  );
+}
+
 /** Rows that say themselves that they want a job. */
 export async function lockJobDue(tx: Sql, limit: number): Promise<RequestDueForJob[]> {
   return rows(

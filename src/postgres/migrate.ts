@@ -3,25 +3,31 @@ import { fileURLToPath } from 'node:url';
 import { drizzle } from 'drizzle-orm/node-postgres';
 import { migrate as applyMigrations } from 'drizzle-orm/node-postgres/migrator';
 import pg from 'pg';
+import { OnetakeError } from '../core/errors.ts';
+import { isStatementPooling } from './errors.ts';
+import { keepsItsSession } from './pooling.ts';
+import { isDirect } from './session.ts';
 
 const MIGRATIONS = new URL('../../migrations', import.meta.url);
 const MIGRATIONS_SCHEMA = 'onetake';
 const MIGRATIONS_TABLE = 'schema_migrations';
+const CONNECT_TIMEOUT_MS = 10_000;
 // Any constant, as long as every release uses the same.
 const MIGRATION_LOCK = 7_077_381_204_466_115n;
 
 /**
- * Holds the one migration lock of the database while `work` runs, on a direct connection of its own: a
- * session lock taken through a transaction pooler would stay behind on a pooled session.
+ * Holds the one migration lock of the database while `work` runs, on a connection of its own. Refuses one that
+ * doesn't keep its session: a lock taken through a transaction pooler would stay behind on a pooled session,
+ * and lock out every later migrate.
  */
 export async function withMigrationLock<Result>(
   connectionString: string,
   work: (client: pg.Client) => Promise<Result>,
 ): Promise<Result> {
-  const client = new pg.Client({ connectionString, application_name: 'onetake migrate' });
-  client.on('error', () => {});
+  const client = newClient(connectionString);
   try {
     await client.connect();
+    await requireOwnSession(client, connectionString);
     // Waits for another `migrate` of ours, however long that takes; a lock_timeout of the role would not.
     await client.query('set lock_timeout = 0; set statement_timeout = 0');
     await client.query('select pg_advisory_lock($1)', [MIGRATION_LOCK]);
@@ -29,6 +35,35 @@ export async function withMigrationLock<Result>(
   } finally {
     await client.end();
   }
+}
+
+function newClient(connectionString: string): pg.Client {
+  const client = new pg.Client({
+    connectionString,
+    application_name: 'onetake migrate',
+    connectionTimeoutMillis: CONNECT_TIMEOUT_MS,
+    keepAlive: true,
+  });
+  client.on('error', () => {});
+  return client;
+}
+
+async function requireOwnSession(client: pg.Client, connectionString: string): Promise<void> {
+  if (await isDirect(client)) return;
+  const other = newClient(connectionString);
+  try {
+    await other.connect();
+    if (await keepsItsSession(client, other)) return;
+  } catch (error) {
+    if (!isStatementPooling(error)) throw error;
+  } finally {
+    await other.end();
+  }
+  throw new OnetakeError(
+    'configuration_invalid',
+    'The connection string leads to a transaction pooler, through which nothing can be migrated safely.',
+    { hint: 'Run `onetake migrate` with the address of PostgreSQL itself (or pool_mode = session).' },
+  );
 }
 
 /**

@@ -20,9 +20,9 @@ where n.nspname = 'onetake'`,
   );
   if (found === undefined) return 'missing';
   if (!found.readable) return 'unreadable';
-  const row = await firstRow<{ newest: number | string | null }>(
+  const row = await firstRow<{ newest: string | null }>(
     sql,
-    'select max(created_at)::float8 as newest from onetake.schema_migrations',
+    'select max(created_at)::text as newest from onetake.schema_migrations',
   );
   const applied = Number(row?.newest ?? 0);
   // The migrator makes its table first: one that died there has migrated nothing.
@@ -52,16 +52,4 @@ export async function requireSchema(sql: Sql): Promise<void> {
       // A role with narrow rights is no reason to refuse: what it may not do, the database will say.
       return;
   }
-}
-
-/**
- * Workers and pollers read instants as their driver parses them, which is ISO alone: under another DateStyle
- * every one of them would be null, and nothing would ever be sent.
- */
-export async function requireIsoDates(sql: Sql): Promise<void> {
-  const row = await firstRow<{ style: string }>(sql, `select current_setting('datestyle') as style`);
-  if (row?.style.startsWith('ISO')) return;
-  throw new OnetakeError('configuration_invalid', 'The database hands out dates in a style other than ISO.', {
-    hint: "Run: alter role <the role of this process> set datestyle = 'ISO'; (or the same for the database).",
-  });
 }

@@ -3,7 +3,7 @@ import { setTimeout as wait } from 'node:timers/promises';
 import type pg from 'pg';
 import type { AccountLimits } from '../core/admission.ts';
 import type { BreakerOverride } from '../core/circuit-breaker.ts';
-import { OnetakeError, suggestion } from '../core/errors.ts';
+import { OnetakeError, type OnetakeErrorCode, suggestion } from '../core/errors.ts';
 import { isTerminal, type RequestState } from '../core/generation-request.ts';
 import { OPERATION_NAMES } from '../core/operations.ts';
 import { type EnqueueResult, enqueue, type Intent } from '../lifecycle/enqueue.ts';
@@ -16,7 +16,6 @@ import {
   listTransitions,
 } from '../postgres/breaker-history.ts';
 import { CommitUnknownError, Database, type Sql } from '../postgres/database.ts';
-import { databaseErrorCode, isLostConnection } from '../postgres/errors.ts';
 import {
   type AmbiguousSubmission,
   abandonRequest,
@@ -53,8 +52,11 @@ import {
   checkResolve,
   type OverrideBreakerInput,
 } from './client-options.ts';
+import { explainDatabaseError } from './database-errors.ts';
 import { checkEnqueue, type EnqueueInput } from './enqueue-options.ts';
 import { inTurn } from './in-turn.ts';
+import { checkIdPrefix, isRequestId } from './request-id.ts';
+import { throughBlips } from './through-blips.ts';
 
 export interface ClientOptions {
   /** Either this or `pool`. Connects on first use. */
@@ -112,11 +114,15 @@ export interface Client {
 
 const POOL_MAX = 5;
 const POLL_MS = 250;
+/** How long a wait that has seen its request outlasts a database that is away. */
+const OUTAGE_MS = 300_000;
 
 /** Connects on first use, leaves no timer that keeps a script alive, works through a transaction pooler. */
 export function createClient(options: ClientOptions): Client {
   const database = open(options);
-  const queue = new JobQueue({ executor: database, role: 'client', onError: () => {} });
+  const queue = new JobQueue({ executor: database.upkeep, role: 'client', onError: () => {} });
+  // What an operator's function did is undone as a whole when its transaction fails, so it may be asked again.
+  const act = <Result>(work: (tx: Sql) => Promise<Result>) => database.retryingTransaction(work);
   let schemaIsGood = false;
   const context = {
     queue,
@@ -127,19 +133,24 @@ export function createClient(options: ClientOptions): Client {
   };
   let stopping: Promise<void> | undefined;
   const explained = async <Result>(call: () => Promise<Result>): Promise<Result> => {
-    if (stopping === undefined) return explain(call);
-    throw new OnetakeError('stopped', 'This client has been stopped.', { hint: 'Create another one.' });
+    if (stopping === undefined) return throughBlips(call);
+    throw stopped();
+  };
+
+  /** What the driver throws inside a transaction of the caller is for the caller, who may branch on it. */
+  const inTheirs = async <Result>(call: () => Promise<Result>): Promise<Result> => {
+    if (stopping !== undefined) throw stopped();
+    try {
+      return await call();
+    } catch (error) {
+      const explained = explainDatabaseError(error);
+      throw explained instanceof OnetakeError && FOR_ANYBODY.has(explained.code) ? explained : error;
+    }
   };
 
   const resolveId = async (given: string): Promise<string | undefined> => {
-    if (UUID.test(given)) return given;
-    if (!isPrefix(given)) {
-      throw new OnetakeError(
-        'invalid_option',
-        `id: "${plain(given)}" is neither a request id nor 8 or more of its first digits.`,
-      );
-    }
-    const [first, second] = await findIdsByPrefix(database, given);
+    if (isRequestId(given)) return given;
+    const [first, second] = await findIdsByPrefix(database, checkIdPrefix(given));
     if (second === undefined) return first;
     throw new OnetakeError('ambiguous_id_prefix', `id: more than one request begins with ${given}.`, {
       hint: 'Give more of its digits.',
@@ -170,16 +181,16 @@ export function createClient(options: ClientOptions): Client {
       if (tx !== undefined) {
         // Checked before it is a key: only an object can be one.
         const executor = callerExecutor(tx);
-        return inTurn(tx, () => explained(() => enqueue(context, executor, intent)));
+        return inTurn(tx, () => inTheirs(() => enqueue(context, executor, intent)));
       }
       const id = randomUUID();
       const own = () => database.retryingTransaction((sql) => enqueue(context, sql, intent, id));
+      // Whether a COMMIT without an answer happened or not: the same key and id give the same answer.
       return explained(async () => {
         try {
           return await own();
         } catch (error) {
           if (!(error instanceof CommitUnknownError)) throw error;
-          // Whether that COMMIT happened or not: the same key and id give the same answer.
           return own();
         }
       });
@@ -188,12 +199,19 @@ export function createClient(options: ClientOptions): Client {
     list: (filter = {}) => explained(async () => listRequests(database, checkFilter(filter))),
     async waitForGeneration(given, { signal } = {}) {
       const id = await explained(() => requireId(given));
+      let seenAt: number | undefined;
       for (;;) {
         if (signal?.aborted) throw aborted(id);
-        const request = await explained(() => get(id));
-        // One whose enqueue is not committed yet is not there either: wait after the commit.
-        if (request === undefined) throw notFound(given);
-        if (isSettled(request.state)) return request;
+        try {
+          const request = await explained(() => get(id));
+          // One whose enqueue is not committed yet is not there either: wait after the commit.
+          if (request === undefined) throw notFound(given);
+          if (isSettled(request.state)) return request;
+          seenAt = performance.now();
+        } catch (error) {
+          // The request goes on without its database being looked at, so an outage is waited for as well.
+          if (!isAway(error) || seenAt === undefined || performance.now() - seenAt > OUTAGE_MS) throw error;
+        }
         try {
           await wait(POLL_MS, undefined, signal === undefined ? {} : { signal });
         } catch {
@@ -201,7 +219,11 @@ export function createClient(options: ClientOptions): Client {
         }
       }
     },
-    cancel: (given, note) => explained(async () => cancelRequest(database, await requireId(given), note)),
+    cancel: (given, note) =>
+      explained(async () => {
+        const id = await requireId(given);
+        return act((tx) => cancelRequest(tx, id, note));
+      }),
     listAmbiguous: (filter = {}) =>
       explained(async () =>
         listAmbiguousSubmissions(
@@ -216,24 +238,29 @@ export function createClient(options: ClientOptions): Client {
         const note = { actor: input.actor, reason: input.reason };
         switch (input.as) {
           case 'accepted':
-            return resolveAsAccepted(database, id, input.providerTaskId, note);
+            return act((tx) => resolveAsAccepted(tx, id, input.providerTaskId, note));
           case 'not_accepted':
-            return resolveAsNotAccepted(database, id, note, input);
+            return act((tx) => resolveAsNotAccepted(tx, id, note, input));
           case 'abandoned':
-            return abandonRequest(database, id, note);
+            return act((tx) => abandonRequest(tx, id, note));
         }
       }),
-    reopen: (given, note) => explained(async () => reopenRequest(database, await requireId(given), note)),
+    reopen: (given, note) =>
+      explained(async () => {
+        const id = await requireId(given);
+        return act((tx) => reopenRequest(tx, id, note));
+      }),
     breakerStatus: () => explained(() => listBreakerStatus(database)),
     breakerHistory: (name, limit = 100) => explained(() => listTransitions(database, name, limit)),
     overrideBreaker: (input) =>
       explained(async () => {
         const expiry = checkOverride(input);
         const note = { actor: input.actor, reason: input.reason };
-        const was =
+        const was = await act((tx) =>
           input.mode === 'released'
-            ? await releaseBreaker(database, input.name, note)
-            : await forceBreaker(database, input.name, input.mode, expiry, note);
+            ? releaseBreaker(tx, input.name, note)
+            : forceBreaker(tx, input.name, input.mode, expiry, note),
+        );
         return was as BreakerOverride | 'none';
       }),
     listAccounts: () => explained(() => listAccounts(database)),
@@ -242,11 +269,11 @@ export function createClient(options: ClientOptions): Client {
         checkAccount(account);
         await requireSchema(database);
         await queue.start();
-        await upsertAccount(database, account);
+        await act((tx) => upsertAccount(tx, account));
         for (const operation of OPERATION_NAMES) await queue.ensureQueue(account.name, operation);
       }),
     releaseAccount: (account, operation, note) =>
-      explained(() => releaseAccount(database, account, operation, note)),
+      explained(() => act((tx) => releaseAccount(tx, account, operation, note))),
     stop() {
       stopping ??= queue.stop().then(() => database.close());
       return stopping;
@@ -256,18 +283,15 @@ export function createClient(options: ClientOptions): Client {
   return self;
 }
 
-const UUID = /^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$/i;
+/** The same for whoever asks, in a transaction of the caller's or not. */
+const FOR_ANYBODY: ReadonlySet<OnetakeErrorCode> = new Set(['schema_not_migrated', 'database_unreachable']);
 
-function isPrefix(given: unknown): given is string {
-  if (typeof given !== 'string' || !/^[0-9a-f-]{8,36}$/i.test(given)) return false;
-  const digits = given.replaceAll('-', '').length;
-  return digits >= 8 && digits <= 32;
+function isAway(error: unknown): boolean {
+  return error instanceof OnetakeError && /^database_(unreachable|busy)$/.test(error.code);
 }
 
-function plain(given: unknown): string {
-  return String(given)
-    .replace(/[^A-Za-z0-9_.-]/g, '?')
-    .slice(0, 40);
+function stopped(): OnetakeError {
+  return new OnetakeError('stopped', 'This client has been stopped.', { hint: 'Create another one.' });
 }
 
 function notFound(id: string): OnetakeError {
@@ -302,26 +326,4 @@ function open(options: ClientOptions): Database {
   throw new OnetakeError('invalid_option', 'createClient needs `connectionString` or `pool`.', {
     hint: 'For example createClient({ connectionString: process.env.DATABASE_URL }).',
   });
-}
-
-/** Says what a bare database error means for the caller, without its message, which may hold row values. */
-async function explain<Result>(call: () => Promise<Result>): Promise<Result> {
-  try {
-    return await call();
-  } catch (error) {
-    if (error instanceof OnetakeError) throw error;
-    const code = databaseErrorCode(error);
-    if (['42P01', '3F000', '42883'].includes(code)) {
-      throw new OnetakeError('schema_not_migrated', 'The database has no onetake schema, or an older one.', {
-        hint: 'Run `onetake migrate` once, with a role that may create schemas.',
-      });
-    }
-    if (isLostConnection(error)) {
-      throw new OnetakeError('database_unreachable', `The database can't be reached (${code}).`, {
-        cause: error,
-        hint: 'Check that it runs and that the connection string is right.',
-      });
-    }
-    throw error;
-  }
 }

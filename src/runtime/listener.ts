@@ -1,7 +1,16 @@
 import type { Database } from '../postgres/database.ts';
 import { listen } from '../postgres/notifications.ts';
 
-const RELISTEN_MS = 2_000;
+const FIRST_WAIT_MS = 1_000;
+const MAX_WAIT_MS = 15_000;
+
+export interface ListenerOptions {
+  readonly onNotice: (what: string) => void;
+  /** Nothing can be heard through this pooler, and it isn't tried again. */
+  readonly onPolling: () => void;
+  /** How often the connection is proven. Default 15 s. */
+  readonly beatEveryMs?: number;
+}
 
 /**
  * Keeps one LISTEN connection while it can. A hint only: a pooler that can't listen, or a connection that
@@ -9,14 +18,15 @@ const RELISTEN_MS = 2_000;
  */
 export class Listener {
   readonly #database: Database;
-  readonly #onNotice: (what: string) => void;
+  readonly #options: ListenerOptions;
   #end: (() => void) | undefined;
   #again: NodeJS.Timeout | undefined;
+  #waitMs = FIRST_WAIT_MS;
   #stopped = true;
 
-  constructor(database: Database, onNotice: (what: string) => void) {
+  constructor(database: Database, options: ListenerOptions) {
     this.#database = database;
-    this.#onNotice = onNotice;
+    this.#options = options;
   }
 
   start(): void {
@@ -34,9 +44,18 @@ export class Listener {
 
   async #listen(): Promise<void> {
     try {
-      const end = await listen(this.#database.pool, this.#onNotice, () => this.#listenLater());
-      if (this.#stopped) end();
-      else this.#end = end;
+      const { onNotice, onPolling, beatEveryMs } = this.#options;
+      const end = await listen(this.#database, {
+        onNotice,
+        onLost: () => this.#listenLater(),
+        ...(beatEveryMs === undefined ? {} : { beatEveryMs }),
+      });
+      if (end === undefined) onPolling();
+      else if (this.#stopped) end();
+      else {
+        this.#end = end;
+        this.#waitMs = FIRST_WAIT_MS;
+      }
     } catch {
       this.#listenLater();
     }
@@ -45,6 +64,8 @@ export class Listener {
   #listenLater(): void {
     this.#end = undefined;
     if (this.#stopped) return;
-    this.#again = setTimeout(() => void this.#listen(), RELISTEN_MS);
+    clearTimeout(this.#again);
+    this.#again = setTimeout(() => void this.#listen(), this.#waitMs);
+    this.#waitMs = Math.min(MAX_WAIT_MS, this.#waitMs * 2);
   }
 }

@@ -5,6 +5,8 @@ export interface LoopOptions {
   readonly round: Round;
   /** A round threw. The loop goes on, and waits longer from failure to failure. */
   readonly onTrouble: (error: unknown) => void;
+  /** A round went well after at least one that threw. */
+  readonly onRecovered?: () => void;
 }
 
 const FIRST_TROUBLE_WAIT_MS = 250;
@@ -51,6 +53,7 @@ export class Loop {
       let waitMs: number;
       try {
         waitMs = await this.#options.round();
+        if (troubles > 0) this.#options.onRecovered?.();
         troubles = 0;
       } catch (error) {
         this.#options.onTrouble(error);

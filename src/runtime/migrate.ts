@@ -1,11 +1,12 @@
 import type pg from 'pg';
 import { OnetakeError } from '../core/errors.ts';
 import { OPERATION_NAMES } from '../core/operations.ts';
-import { databaseErrorCode, isLostConnection } from '../postgres/errors.ts';
+import { databaseErrorCode } from '../postgres/errors.ts';
 import { migrateTables, withMigrationLock } from '../postgres/migrate.ts';
 import { readSchemaStatus } from '../postgres/schema-version.ts';
 import { JobQueue } from '../queue/boss.ts';
 import { writeConfigurationRows } from './configuration-rows.ts';
+import { explainDatabaseError } from './database-errors.ts';
 import type { OnetakeConfig } from './define-config.ts';
 import { type ResolvedConfig, resolveConfig } from './options.ts';
 
@@ -28,10 +29,8 @@ export async function migrate(options: MigrateOptions): Promise<MigrateResult> {
   try {
     return await withMigrationLock(options.connectionString, (client) => migrateUnderLock(client, config));
   } catch (error) {
-    if (error instanceof OnetakeError) throw error;
-    if (isLostConnection(error)) throw unreachable(error);
     if (databaseErrorCode(error) === INSUFFICIENT_PRIVILEGE) throw notPermitted();
-    throw error;
+    throw explainDatabaseError(error);
   }
 }
 
@@ -43,17 +42,6 @@ function notPermitted(): OnetakeError {
     'This role may not create or change the schemas of onetake.',
     {
       hint: 'Run `onetake migrate` with a role that may create schemas, the same one each time.',
-    },
-  );
-}
-
-/** The database can't be reached, said without its address. */
-export function unreachable(error: unknown): OnetakeError {
-  return new OnetakeError(
-    'database_unreachable',
-    `The database can't be reached (${databaseErrorCode(error)}).`,
-    {
-      hint: 'Check that it runs and that the connection string is right.',
     },
   );
 }

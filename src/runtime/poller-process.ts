@@ -3,9 +3,10 @@ import { claimTasks, type PollContext, pollTask } from '../lifecycle/poll.ts';
 import { type DueTask, nextDueInMs } from '../postgres/accepted-tasks.ts';
 import { Database } from '../postgres/database.ts';
 import { databaseErrorCode } from '../postgres/errors.ts';
-import { requireIsoDates, requireSchema } from '../postgres/schema-version.ts';
+import { requireSchema } from '../postgres/schema-version.ts';
 import { JobQueue } from '../queue/boss.ts';
 import { createDirectoryStorage } from '../storage/directory-storage.ts';
+import { explainDatabaseError } from './database-errors.ts';
 import { eventBus } from './event-bus.ts';
 import { Listener } from './listener.ts';
 import { Loop } from './loop.ts';
@@ -39,6 +40,10 @@ export function createPoller(options: ProcessOptions = {}): Poller {
   const emit = eventBus(setup.listeners);
   const trouble = (loop: string) => (error: unknown) =>
     emit('process:trouble', { role: 'poller', loop, errorCode: databaseErrorCode(error) });
+  const reportsOf = (loop: string) => ({
+    onTrouble: trouble(loop),
+    onRecovered: () => emit('process:recovered', { role: 'poller', loop }),
+  });
   const database = Database.connect(setup.connectionString, {
     max: POOL_MAX,
     applicationName: 'onetake poller',
@@ -47,7 +52,7 @@ export function createPoller(options: ProcessOptions = {}): Poller {
     max: RESCUE_POOL_MAX,
     applicationName: 'onetake poller rescue',
   });
-  const queue = new JobQueue({ executor: rescueDatabase, role: 'client', onError: trouble('queue') });
+  const queue = new JobQueue({ executor: rescueDatabase.upkeep, role: 'client', onError: trouble('queue') });
   const { directory, allowPrivateHosts } = config.storage;
   const storage = directory === null ? null : createDirectoryStorage({ directory, allowPrivateHosts });
   const ctx: PollContext = {
@@ -90,27 +95,25 @@ export function createPoller(options: ProcessOptions = {}): Poller {
       const soonestMs = claimed === 0 ? LOCKED_WAIT_MS : 1;
       return Math.min(IDLE_MS, Math.max(soonestMs, dueInMs ?? IDLE_MS));
     },
-    onTrouble: trouble('poll'),
+    ...reportsOf('poll'),
   });
-  const rescuing = rescueLoop(rescueCtx, config.worker.rescueIntervalMs, trouble('rescue'));
-  const listener = new Listener(database, (what) => {
-    if (what === 'poll') polling.wake();
+  const rescuing = rescueLoop(rescueCtx, config.worker.rescueIntervalMs, reportsOf('rescue'));
+  const listener = new Listener(database, {
+    onNotice: (what) => {
+      if (what === 'poll') polling.wake();
+    },
+    onPolling: () => emit('process:polling', { role: 'poller' }),
   });
 
   let prepared: Promise<void> | undefined;
   let stopping: Promise<void> | undefined;
   let started = false;
 
-  const check = async (): Promise<void> => {
-    await requireSchema(database);
-    await requireIsoDates(database);
-  };
-
   /** Once; after a failure, a database that was away or not migrated, the next call tries again. */
   const prepare = (): Promise<void> => {
-    prepared ??= check().catch((error: unknown) => {
+    prepared ??= requireSchema(database).catch((error: unknown) => {
       prepared = undefined;
-      throw error;
+      throw explainDatabaseError(error);
     });
     return prepared;
   };

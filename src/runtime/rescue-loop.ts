@@ -1,6 +1,6 @@
 import type { RescueContext } from '../lifecycle/context.ts';
 import { rescue, sweepVanishedJobs } from '../lifecycle/rescue.ts';
-import { Loop } from './loop.ts';
+import { Loop, type LoopOptions } from './loop.ts';
 
 const SWEEP_INTERVAL_MS = 60_000;
 
@@ -8,7 +8,7 @@ const SWEEP_INTERVAL_MS = 60_000;
 export function rescueLoop(
   ctx: RescueContext,
   intervalMs: number,
-  onTrouble: (error: unknown) => void,
+  reports: Omit<LoopOptions, 'round'>,
 ): { loop: Loop; once: () => Promise<number> } {
   let nextSweep = performance.now() + SWEEP_INTERVAL_MS;
   let sweepAfter: string | null = null;
@@ -21,7 +21,7 @@ export function rescueLoop(
       }
       return intervalMs;
     },
-    onTrouble,
+    ...reports,
   });
   return { loop, once: () => rescue(ctx) };
 }

@@ -7,10 +7,11 @@ import { submit } from '../lifecycle/submit.ts';
 import { Database } from '../postgres/database.ts';
 import { databaseErrorCode } from '../postgres/errors.ts';
 import type { Lane } from '../postgres/lanes.ts';
-import { requireIsoDates, requireSchema } from '../postgres/schema-version.ts';
+import { requireSchema } from '../postgres/schema-version.ts';
 import type { AdmittedAttempt } from '../postgres/submission-attempts.ts';
 import { JobQueue } from '../queue/boss.ts';
 import { reportDifferences } from './configuration-rows.ts';
+import { explainDatabaseError } from './database-errors.ts';
 import { eventBus } from './event-bus.ts';
 import { Listener } from './listener.ts';
 import { Loop } from './loop.ts';
@@ -47,7 +48,11 @@ export function createWorker(options: ProcessOptions = {}): Worker {
   });
   const trouble = (loop: string) => (error: unknown) =>
     emit('process:trouble', { role: 'worker', loop, errorCode: databaseErrorCode(error) });
-  const queue = new JobQueue({ executor: database, role: 'worker', onError: trouble('queue') });
+  const reportsOf = (loop: string) => ({
+    onTrouble: trouble(loop),
+    onRecovered: () => emit('process:recovered', { role: 'worker', loop }),
+  });
+  const queue = new JobQueue({ executor: database.upkeep, role: 'worker', onError: trouble('queue') });
   const ctx: SubmissionContext = {
     database,
     queue,
@@ -112,12 +117,15 @@ export function createWorker(options: ProcessOptions = {}): Worker {
       if (admitted > 0 && freeSlots() > 0) return 0;
       return Math.min(IDLE_MS, wakeInMs ?? IDLE_MS);
     },
-    onTrouble: trouble('dispatch'),
+    ...reportsOf('dispatch'),
   });
-  const rescuing = rescueLoop(ctx, config.worker.rescueIntervalMs, trouble('rescue'));
-  const listener = new Listener(database, (what) => {
-    if (what === 'job_due' || what === 'breaker') rescuing.loop.wake();
-    if (what !== 'job_due') dispatching.wake();
+  const rescuing = rescueLoop(ctx, config.worker.rescueIntervalMs, reportsOf('rescue'));
+  const listener = new Listener(database, {
+    onNotice: (what) => {
+      if (what === 'job_due' || what === 'breaker') rescuing.loop.wake();
+      if (what !== 'job_due') dispatching.wake();
+    },
+    onPolling: () => emit('process:polling', { role: 'worker' }),
   });
 
   let prepared: Promise<void> | undefined;
@@ -127,13 +135,12 @@ export function createWorker(options: ProcessOptions = {}): Worker {
   const prepare = (): Promise<void> => {
     prepared ??= (async () => {
       await requireSchema(database);
-      await requireIsoDates(database);
       await queue.start();
       await Promise.all(setup.providerNames.map(reportWire));
       await reportDifferences(database, config, emit);
     })().catch((error: unknown) => {
       prepared = undefined;
-      throw error;
+      throw explainDatabaseError(error);
     });
     return prepared;
   };

@@ -45,6 +45,7 @@ const ALLOWED: ReadonlySet<string> = new Set([
   'role',
   'settings',
   'shadow',
+  'times',
   'to',
   'until',
   'wireOracle',

@@ -260,7 +260,7 @@ export async function waitForListeners(world: World, count: number): Promise<voi
   await waitFor(
     async () => {
       const listening = await world.database.query(
-        `select from pg_stat_activity where datname = current_database() and query ilike 'listen onetake'`,
+        `select from pg_stat_activity where datname = current_database() and application_name like 'onetake % listener'`,
       );
       return listening.length === count;
     },
