@@ -3,6 +3,7 @@ import { outcomeOfResponse } from '../src/core/outcome.ts';
 import type { SubmissionOutcome } from '../src/core/provider.ts';
 import { startEmbeddedPostgres } from '../src/embedded/start-embedded-postgres.ts';
 import type { SubmissionContext } from '../src/lifecycle/context.ts';
+import { InstallationGuard } from '../src/lifecycle/guard-installation.ts';
 import { Database } from '../src/postgres/database.ts';
 import { isRetryable } from '../src/postgres/errors.ts';
 import { type Lane, readLanes } from '../src/postgres/lanes.ts';
@@ -75,6 +76,7 @@ export async function startBench(options: BenchOptions): Promise<Bench> {
     },
     settingsOf: () => resolved.operations[OPERATION],
     clock: systemClock,
+    guard: new InstallationGuard({ database, emit: () => undefined, clock: systemClock, worker: 'bench' }),
     worker: 'bench',
     providerNamed: () => undefined,
     apiKeyOf: () => 'none',

@@ -159,6 +159,7 @@ CREATE TABLE "onetake"."generation_requests" (
 	"refund_watch_until" timestamp with time zone,
 	"warnings" text[] DEFAULT '{}' NOT NULL,
 	"job_due" boolean DEFAULT false NOT NULL,
+	"recovered_at" timestamp with time zone,
 	"attention" text,
 	"attention_since" timestamp with time zone,
 	"created_at" timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
@@ -178,6 +179,27 @@ CREATE TABLE "onetake"."generation_requests" (
 	CONSTRAINT "generation_requests_ambiguous_has_a_reason" CHECK (state <> 'ambiguous' or state_reason is not null),
 	CONSTRAINT "generation_requests_only_tasks_are_polled" CHECK (next_poll_at is null or (state in ('accepted', 'failed') and provider_task_id is not null)),
 	CONSTRAINT "generation_requests_attention_has_a_start" CHECK ((attention is null) = (attention_since is null))
+);
+--> statement-breakpoint
+CREATE TABLE "onetake"."installation" (
+	"one" boolean PRIMARY KEY DEFAULT true NOT NULL,
+	"id" uuid DEFAULT gen_random_uuid() NOT NULL,
+	"revision" bigint NOT NULL,
+	"system_identifier" bigint,
+	"timeline" integer,
+	"database_oid" bigint NOT NULL,
+	"database_name" text NOT NULL,
+	"table_oid" bigint NOT NULL,
+	"confirmed_at" timestamp with time zone NOT NULL,
+	"confirmed_by" text NOT NULL,
+	"reason" text NOT NULL,
+	"doubt" text,
+	"doubted_at" timestamp with time zone,
+	"doubted_by" text,
+	"freeze_before" timestamp with time zone,
+	CONSTRAINT "installation_is_one_row" CHECK (one),
+	CONSTRAINT "installation_doubt_known" CHECK (doubt in ('stepped_back', 'intent_lost', 'freezing')),
+	CONSTRAINT "installation_doubt_is_whole" CHECK (num_nulls(doubt, doubted_at, doubted_by) in (0, 3) and (freeze_before is not null) = coalesce(doubt = 'freezing', false))
 );
 --> statement-breakpoint
 CREATE TABLE "onetake"."operator_actions" (

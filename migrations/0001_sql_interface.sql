@@ -70,7 +70,10 @@ language sql stable set search_path = pg_catalog, pg_temp
 as $$
   select case
     when bool_or(facts.accepted and facts.refunded is not true) then 'charged'
-    when bool_or(facts.unknown) then 'possible'
+    -- What a restored database has forgotten may have been paid.
+    when bool_or(facts.unknown) or exists (
+      select from onetake.generation_requests r where r.id = charge_of.request_id and r.recovered_at is not null
+    ) then 'possible'
     when bool_or(facts.accepted) then 'refunded'
     else 'none'
   end
@@ -151,6 +154,10 @@ $$;
 create function onetake.record_action(actor text, action text, subject text, reason text) returns void
 language sql volatile set search_path = pg_catalog, pg_temp
 as $$
+  -- What an operator was told has happened stays so, whatever the role's default is: a withdrawal that a crash takes
+  -- back would be paid for.
+  select set_config('synchronous_commit', 'on', true)
+  where current_setting('synchronous_commit') in ('off', 'local', 'remote_write');
   insert into onetake.operator_actions (at, actor, "session_user", action, subject, reason)
   values (clock_timestamp(), btrim(record_action.actor), session_user, record_action.action,
     record_action.subject, btrim(record_action.reason))
@@ -185,6 +192,25 @@ create function onetake.lasting_attention(attention text) returns text
 language sql immutable parallel safe
 return case when attention in ('possibly_paid_twice', 'paid_though_withdrawn', 'repeated_send') then attention end;
 --> statement-breakpoint
+-- Stands for a POST that a restored database has forgotten and an operator has found at the provider: what hangs on
+-- an attempt (evidence, charge, refund, slot) then hangs on this one. The caller holds the request's lock.
+create function onetake.add_forgotten_attempt(request_id uuid, out id uuid, out started_at timestamptz)
+language sql volatile set search_path = pg_catalog, pg_temp
+as $$
+  update onetake.generation_requests r set submissions = r.submissions + 1 where r.id = add_forgotten_attempt.request_id;
+  insert into onetake.submission_attempts as a (id, request_id, attempt, account, operation, breaker_name, generation,
+    hold_epoch, is_probe, worker, started_at, lease_expires_at, window_until, slot_until, quarantine_until, settled_at,
+    settled_by, phase, health, certainty, reason, health_applied_at, health_effect)
+  select gen_random_uuid(), r.id, r.submissions, r.account, r.operation, c.provider || '/' || r.operation, 0,
+    c.hold_epoch, false, 'forgotten', coalesce(r.recovered_at, r.created_at), s.now, s.now, s.now + interval '10 min',
+    s.now, s.now, 'rescue', 'lease_over', 'none', 'unknown', 'worker_lost', s.now, 'nothing_to_apply'
+  from (select clock_timestamp() as now) s
+  cross join onetake.generation_requests r
+  join onetake.accounts c on c.name = r.account
+  where r.id = add_forgotten_attempt.request_id
+  returning a.id, a.started_at
+$$;
+--> statement-breakpoint
 create function onetake.resolve_as_accepted(request_id uuid, provider_task_id text, actor text, reason text)
 returns onetake.resolution
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
@@ -214,10 +240,12 @@ begin
   from onetake.submission_attempts a
   where a.id = onetake.attempt_of_task(resolve_as_accepted.request_id, task)
   for no key update;
-  if its_attempt is not null then
-    insert into onetake.attempt_evidence (attempt_id, seen_at, source, certainty, provider_task_id)
-    values (its_attempt, clock_timestamp(), 'operator', 'accepted', task);
+  if its_attempt is null then
+    select n.id, n.started_at into its_attempt, started
+    from onetake.add_forgotten_attempt(resolve_as_accepted.request_id) n;
   end if;
+  insert into onetake.attempt_evidence (attempt_id, seen_at, source, certainty, provider_task_id)
+  values (its_attempt, clock_timestamp(), 'operator', 'accepted', task);
   update onetake.generation_requests r
   set state = 'accepted', state_reason = 'resolved_as_accepted', provider_task_id = task,
     accepted_at = coalesce(started, r.created_at), next_poll_at = clock_timestamp(), poll_errors = 0,
@@ -291,6 +319,10 @@ begin
     when last_attempt.id is null or last_attempt.closed_at is not null then at_once
     else greatest(at_once, last_attempt.quarantine_until)
   end;
+  -- A forgotten attempt's worker may have been killed moments before the freeze, and nobody knows its lease.
+  select greatest(earliest, r.recovered_at + interval '5 min') into earliest
+  from onetake.generation_requests r
+  where r.id = resolve_as_not_accepted.request_id;
   -- The guard lets this one row through, in this transaction.
   perform set_config('onetake.rearming', resolve_as_not_accepted.request_id::text, true);
   update onetake.generation_requests r
@@ -538,6 +570,192 @@ begin
 end
 $$;
 --> statement-breakpoint
+-- What there is to tell this database from a copy of it. The timeline in the control file is that of the last
+-- checkpoint; the one in the name of the current WAL file is right from the moment of a promotion. A server that keeps
+-- one of these to itself gives null for it.
+create function onetake.present_installation(
+  out system_identifier bigint,
+  out timeline integer,
+  out database_oid bigint,
+  out database_name text,
+  out table_oid bigint
+)
+language plpgsql volatile set search_path = pg_catalog, pg_temp
+as $$
+begin
+  select d.oid, d.datname into database_oid, database_name from pg_database d where d.datname = current_database();
+  table_oid := 'onetake.installation'::regclass::oid;
+  begin
+    select s.system_identifier into system_identifier from pg_control_system() s;
+  exception when insufficient_privilege or undefined_function or feature_not_supported then
+    null;
+  end;
+  begin
+    timeline := ('x' || left(pg_walfile_name(pg_current_wal_flush_lsn()), 8))::bit(32)::integer;
+  exception when insufficient_privilege or undefined_function or feature_not_supported
+    or object_not_in_prerequisite_state then
+    null;
+  end;
+end
+$$;
+--> statement-breakpoint
+-- Makes this database the installation, as it is now. Whatever a process remembers of an earlier confirmation counts
+-- no more.
+create function onetake.confirm_installation(confirmed_by text, reason text) returns void
+language sql volatile set search_path = pg_catalog, pg_temp
+as $$
+  insert into onetake.installation as i (revision, system_identifier, timeline, database_oid, database_name, table_oid,
+    confirmed_at, confirmed_by, reason)
+  select (extract(epoch from clock_timestamp()) * 1000)::bigint, p.system_identifier, p.timeline, p.database_oid, p.database_name, p.table_oid, clock_timestamp(),
+    btrim(confirm_installation.confirmed_by), btrim(confirm_installation.reason)
+  from onetake.present_installation() p
+  on conflict (one) do update
+  set revision = greatest(i.revision + 1, excluded.revision), system_identifier = excluded.system_identifier, timeline = excluded.timeline,
+    database_oid = excluded.database_oid, database_name = excluded.database_name, table_oid = excluded.table_oid,
+    confirmed_at = excluded.confirmed_at, confirmed_by = excluded.confirmed_by, reason = excluded.reason,
+    doubt = null, doubted_at = null, doubted_by = null, freeze_before = null
+$$;
+--> statement-breakpoint
+-- Whether this is the database that was confirmed: `trouble` is null when it is. `seen_…` is what a process remembers
+-- of it: flushed WAL never goes back, and an attempt that was committed stays; `loss` says which of the two did not
+-- hold. Costs some 50 µs, so that admission can ask in each transaction.
+create function onetake.check_installation(
+  seen_installation uuid default null,
+  seen_revision bigint default null,
+  seen_flushed pg_lsn default null,
+  seen_attempt uuid default null,
+  out installation uuid,
+  out revision bigint,
+  out flushed pg_lsn,
+  out trouble text,
+  out loss text
+)
+language plpgsql volatile set search_path = pg_catalog, pg_temp
+as $$
+declare
+  known onetake.installation%rowtype;
+  known_table oid;
+  moved_on boolean := false;
+begin
+  select i.* into known from onetake.installation i;
+  if not found then
+    trouble := 'unconfirmed';
+    return;
+  end if;
+  installation := known.id;
+  revision := known.revision;
+  if known.system_identifier is not null
+    and known.system_identifier <> (select s.system_identifier from pg_control_system() s) then
+    trouble := 'another_cluster';
+  elsif known.database_oid <> (select d.oid from pg_database d where d.datname = current_database()) then
+    trouble := 'another_database';
+  elsif known.table_oid <> (select i.tableoid from onetake.installation i) then
+    trouble := 'restored_tables';
+  elsif known.timeline is not null and not pg_is_in_recovery() then
+    flushed := pg_current_wal_flush_lsn();
+    if known.timeline <> ('x' || left(pg_walfile_name(flushed), 8))::bit(32)::integer then
+      trouble := 'another_timeline';
+    end if;
+  end if;
+  if known.id = seen_installation and known.revision <= seen_revision then
+    if known.revision < seen_revision or flushed < seen_flushed then
+      loss := 'stepped_back';
+    elsif seen_attempt is not null
+      and not exists (select from onetake.submission_attempts a where a.id = seen_attempt) then
+      loss := 'intent_lost';
+    end if;
+  end if;
+  trouble := case when known.doubt = 'freezing' then known.doubt else coalesce(trouble, known.doubt, loss) end;
+end
+$$;
+--> statement-breakpoint
+-- Accepts the database as it is now, after a failover or move that lost nothing; returns what was wrong with it.
+-- After a proven loss that needs `force`.
+create function onetake.resume_installation(actor text, reason text, force boolean default false) returns text
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+as $$
+declare
+  known onetake.installation%rowtype;
+  was text;
+begin
+  perform onetake.require_operator(resume_installation.actor, resume_installation.reason);
+  select i.* into known from onetake.installation i for no key update;
+  select c.trouble into was from onetake.check_installation() c;
+  if known.doubt = 'freezing' then
+    raise exception 'onetake: a freeze of this database is not finished' using errcode = 'OT002',
+      hint = 'Finish it: onetake recover --freeze.';
+  elsif known.doubt is not null and not resume_installation.force then
+    raise exception 'onetake: this database has lost what it had confirmed (%): what it holds as queued may have been submitted',
+      known.doubt using errcode = 'OT002',
+      hint = 'Freeze it. Use force only when you know that no submission was lost.';
+  end if;
+  perform onetake.confirm_installation(resume_installation.actor, resume_installation.reason);
+  perform onetake.record_action(resume_installation.actor, 'resume_installation', coalesce(was, 'recognised'),
+    resume_installation.reason);
+  perform pg_notify('onetake', 'installation');
+  return was;
+end
+$$;
+--> statement-breakpoint
+-- Accepts the database as it is now, after a restore that may have lost submissions: first every request that it holds
+-- as queued becomes ambiguous (`recovered`), for an operator to decide by name. At most `at_most` of them per call;
+-- call it again until it is `done`. Admission stops at the first call and goes on after the last. Requests that were
+-- enqueued since (or from `enqueued_before` on) can't have been submitted by anything forgotten, and stay.
+-- What is `submitting` is left to its own worker, or to rescue when its lease ends: neither submits it again.
+create function onetake.freeze_installation(
+  actor text,
+  reason text,
+  enqueued_before timestamptz default null,
+  at_most integer default null,
+  out frozen integer,
+  out done boolean
+)
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+as $$
+declare
+  known onetake.installation%rowtype;
+  was text;
+begin
+  perform onetake.require_operator(freeze_installation.actor, freeze_installation.reason);
+  if freeze_installation.at_most < 1 then
+    raise exception 'onetake: at_most is a number of requests, 1 or more' using errcode = '22023';
+  end if;
+  select i.* into known from onetake.installation i for no key update;
+  if not found then
+    perform onetake.confirm_installation(freeze_installation.actor, freeze_installation.reason);
+    select i.* into known from onetake.installation i for no key update;
+  end if;
+  if known.doubt is distinct from 'freezing' then
+    select c.trouble into was from onetake.check_installation() c;
+    known.freeze_before := coalesce(freeze_installation.enqueued_before, clock_timestamp());
+    update onetake.installation i
+    set doubt = 'freezing', doubted_at = clock_timestamp(), doubted_by = btrim(freeze_installation.actor),
+      freeze_before = known.freeze_before;
+    perform onetake.record_action(freeze_installation.actor, 'freeze_installation', coalesce(was, 'recognised'),
+      freeze_installation.reason);
+    perform pg_notify('onetake', 'installation');
+  end if;
+  with waiting as (
+    select r.id
+    from onetake.generation_requests r
+    where r.state = 'queued' and r.created_at < known.freeze_before
+    limit freeze_installation.at_most
+    for no key update
+  )
+  update onetake.generation_requests r
+  set state = 'ambiguous', state_reason = 'recovered', recovered_at = clock_timestamp(), job_due = false,
+    charge = case when r.charge = 'charged' then r.charge else 'possible' end
+  from waiting
+  where r.id = waiting.id;
+  get diagnostics frozen = row_count;
+  done := freeze_installation.at_most is null or frozen < freeze_installation.at_most;
+  if done then
+    perform onetake.confirm_installation(freeze_installation.actor, freeze_installation.reason);
+    perform pg_notify('onetake', 'installation');
+  end if;
+end
+$$;
+--> statement-breakpoint
 create view onetake.ambiguous_submissions as
 select
   r.id,
@@ -665,6 +883,8 @@ select
   r.result_status,
   case r.state
     when 'queued' then case
+      when i.trouble is not null then format('an operator: this database is not recognised (%s)',
+        replace(i.trouble, '_', ' '))
       when h.since is not null then format('account held: %s since %s', replace(h.kind, '_', ' '),
         to_char(h.since at time zone 'UTC', 'HH24:MI'))
       when o.override = 'forced_open' then format('breaker forced open by %s: %s', b.override_actor, b.override_reason)
@@ -705,6 +925,7 @@ select
   r.created_at,
   r.settled_at
 from (select clock_timestamp() as now) s
+cross join onetake.check_installation() i
 cross join onetake.generation_requests r
 join onetake.accounts c on c.name = r.account
 left join onetake.circuit_breakers b on r.state = 'queued' and b.name = c.provider || '/' || r.operation
@@ -766,6 +987,20 @@ union all
 select 'breaker', b.name, 'not closed for long: ' || b.why, b.not_closed_since, 'onetake breaker show ' || b.name
 from onetake.breaker_status b
 where b.not_closed_since < clock_timestamp() - interval '5 minutes' and not b.shadow
+union all
+-- Nothing is submitted from it until an operator says what happened.
+select 'installation', current_database()::text, 'nothing is submitted: ' || case c.trouble
+    when 'unconfirmed' then 'nobody has confirmed this database'
+    when 'freezing' then 'a freeze of this database is not finished'
+    when 'intent_lost' then 'this database has lost a submission that it had confirmed'
+    when 'stepped_back' then 'this database was put back to an earlier state'
+    when 'restored_tables' then 'the tables of this database were restored from a dump'
+    when 'another_timeline' then 'this database was restored, or another server took over'
+    else 'this is a copy of the database that was confirmed'
+  end || ' (' || c.trouble || ')', coalesce(i.doubted_at, pg_postmaster_start_time()), 'onetake recover'
+from onetake.check_installation() c
+left join onetake.installation i on true
+where c.trouble is not null
 order by since;
 --> statement-breakpoint
 revoke execute on all functions in schema onetake from public;
@@ -773,4 +1008,5 @@ revoke execute on all functions in schema onetake from public;
 -- Pure, or no more than the caller may read: the trigger and the workers call them with their own rights.
 grant execute on function onetake.is_legal_move(text, text), onetake.charge_of(uuid),
   onetake.lasting_attention(text), onetake.paid_evidence(uuid), onetake.attempt_of_task(uuid, text),
-  onetake.override_in_force(text, timestamptz, timestamptz), onetake.note_expired_override(text) to public;
+  onetake.override_in_force(text, timestamptz, timestamptz), onetake.note_expired_override(text),
+  onetake.present_installation(), onetake.check_installation(uuid, bigint, pg_lsn, uuid) to public;

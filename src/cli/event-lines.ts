@@ -46,6 +46,11 @@ const DESCRIBE: Describe = {
     text: `this configuration differs from the database, which rules: ${settings}`,
     format: 'yellow',
   }),
+  'installation:unrecognised': ({ trouble }) => ({
+    text: `submits nothing: this is not the database that was confirmed (${words(trouble)}); see onetake recover`,
+    format: 'red',
+  }),
+  'installation:recognised': () => ({ text: 'this database is confirmed: submits again', format: 'green' }),
   'submission:admitted': ({ requestId, attempt, isProbe }) => ({
     text: `${shortId(requestId)}  submitting${isProbe ? ' as the probe' : ''}${attempt === 1 ? '' : `, attempt ${attempt}`}`,
   }),

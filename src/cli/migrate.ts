@@ -19,10 +19,14 @@ export function addMigrate(program: Command, run: Runner): void {
         const result = await migrate({ connectionString, config });
         if (terminal.json) terminal.value(result);
         else terminal.print(...sentences(result, path === null));
+        if (!terminal.json && result.trouble !== null) terminal.note(NOT_RECOGNISED);
         return undefined;
       }),
     );
 }
+
+const NOT_RECOGNISED =
+  'This is not the database that was confirmed: workers submit nothing. See `onetake recover`.';
 
 const SCHEMA = {
   missing: 'Created the schemas onetake and onetake_queue.',

@@ -1,6 +1,7 @@
 import type { HoldKind } from './admission.ts';
 import type { BreakerOverride, CircuitBreakerState, TransitionCause } from './circuit-breaker.ts';
 import type { Attention, RequestState } from './generation-request.ts';
+import type { InstallationTrouble } from './installation.ts';
 import type { Certainty, Health, OutcomeReason, Phase } from './outcome.ts';
 import type { WireOracleHealth } from './provider.ts';
 
@@ -55,6 +56,9 @@ export interface OnetakeEvents {
   };
   /** This process's file and the rows that everyone reads disagree; the rows rule. Said once. */
   'configuration:differs': { settings: string };
+  /** This worker submits nothing from the database it is connected to; said once per change. */
+  'installation:unrecognised': { worker: string; trouble: InstallationTrouble };
+  'installation:recognised': { worker: string };
   'submission:admitted': {
     requestId: string;
     attemptId: string;

@@ -2,7 +2,7 @@ import { randomUUID } from 'node:crypto';
 import { type AdmissionBlock, decideAdmission } from '../core/admission.ts';
 import { type BreakerOverride, decidePermit, overrideAt, type Permit } from '../core/circuit-breaker.ts';
 import { elapsedMs, startOf } from '../core/clock.ts';
-import { type Account, lockAccount } from '../postgres/accounts.ts';
+import { type Account, lockAccountToAdmit } from '../postgres/accounts.ts';
 import {
   breakerName,
   type CircuitBreakerRow,
@@ -28,7 +28,7 @@ export interface AdmittedBatch {
 }
 
 /** `stale_jobs`: jobs were taken, and none of them is of a request that waits; there may be more. */
-type Blocked = { readonly blockedBy: AdmissionBlock | 'no_job' | 'stale_jobs' };
+type Blocked = { readonly blockedBy: AdmissionBlock | 'no_job' | 'stale_jobs' | 'installation' };
 
 export type AdmitResult = AdmittedBatch | Blocked;
 
@@ -63,6 +63,7 @@ export async function admit(ctx: SubmissionContext, lane: Lane, options: AdmitOp
   const attemptIds = Array.from({ length: options.wanted }, () => randomUUID());
   const plan = await commitPlan(ctx, lane, attemptIds, options);
   if ('blockedBy' in plan) return plan;
+  for (const { attemptId } of plan.attempts.slice(-1)) ctx.guard.committed(attemptId);
   await report(ctx, plan);
   return { attempts: plan.attempts, maySend };
 }
@@ -97,8 +98,10 @@ async function admitInTransaction(
   attemptIds: readonly string[],
   options: AdmitOptions,
 ): Promise<AdmissionPlan> {
-  const account = await lockAccount(tx, lane.account);
+  const account = await lockAccountToAdmit(tx, lane.account, ctx.guard.mark);
   if (account === undefined) return { blockedBy: 'no_job' };
+  ctx.guard.note(account);
+  if (account.trouble !== null) return { blockedBy: 'installation' };
   const name = breakerName(lane.provider, lane.operation);
   const seen = options.probeWith === undefined ? await peekCircuitBreaker(tx, name) : undefined;
   const { now, ...load } = await countLoad(tx, lane.account, lane.operation);

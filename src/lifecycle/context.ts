@@ -4,6 +4,7 @@ import type { Emit } from '../core/events.ts';
 import type { Deadlines, Provider } from '../core/provider.ts';
 import type { Database } from '../postgres/database.ts';
 import type { JobQueue } from '../queue/boss.ts';
+import type { InstallationGuard } from './guard-installation.ts';
 
 /** What this process's configuration says of one operation. */
 export interface OperationSettings {
@@ -27,6 +28,8 @@ export interface RescueContext {
 /** What dispatch, admit, submit and settle need, from the process that they run in. */
 export interface SubmissionContext extends RescueContext {
   readonly clock: Clock;
+  /** Whether the database is the one that was confirmed. */
+  readonly guard: InstallationGuard;
   /** Names this process in attempts and logs. */
   readonly worker: string;
   readonly providerNamed: (name: string) => Provider | undefined;

@@ -1,5 +1,7 @@
 import type { AccountLimits } from '../core/admission.ts';
+import type { InstallationMark, InstallationReading } from '../core/installation.ts';
 import { firstRow, rows, type Sql } from './database.ts';
+import { INSTALLATION_COLUMNS, installationCheck, markValues } from './installation.ts';
 
 export interface Account extends AccountLimits {
   readonly name: string;
@@ -16,6 +18,25 @@ const COLUMNS = `name, provider, requests_per_minute as "requestsPerMinute",
 /** Waits for the account's row lock. What is counted must be counted in a later statement. */
 export async function lockAccount(tx: Sql, name: string): Promise<Account | undefined> {
   return firstRow(tx, `select ${COLUMNS} from onetake.accounts where name = $1 for no key update`, [name]);
+}
+
+/**
+ * `lockAccount` for transaction A, which in the same statement asks whether this is the database that was confirmed:
+ * a session, behind a pooler, may lead to another server than the last one.
+ */
+export async function lockAccountToAdmit(
+  tx: Sql,
+  name: string,
+  mark: InstallationMark | null,
+): Promise<(Account & InstallationReading) | undefined> {
+  return firstRow(
+    tx,
+    `select ${COLUMNS}, ${INSTALLATION_COLUMNS}
+from onetake.accounts a cross join ${installationCheck(2)} i
+where a.name = $1
+for no key update of a`,
+    [name, ...markValues(mark)],
+  );
 }
 
 export async function findAccount(sql: Sql, name: string): Promise<Account | undefined> {

@@ -278,7 +278,10 @@ for no key update skip locked`,
   );
 }
 
-/** Ends queued requests that nobody waits for any more; also while the breaker is open. */
+/**
+ * Ends queued requests that nobody waits for any more; also while the breaker is open. On a database that isn't the one
+ * that was confirmed, nobody can say that they were never submitted: there they wait for an operator.
+ */
 export async function expireOverdue(sql: Sql, limit: number): Promise<string[]> {
   const expired = await rows<{ id: string }>(
     sql,
@@ -288,6 +291,7 @@ set state = 'expired', state_reason = 'submit_before', settled_at = clock_timest
 from (
   select id from onetake.generation_requests
   where state = 'queued' and submit_before is not null and submit_before <= now()
+    and (select c.trouble from onetake.check_installation() c) is null
   order by submit_before
   limit $1
   for no key update skip locked

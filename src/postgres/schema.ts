@@ -139,6 +139,8 @@ export const generationRequests = onetake.table(
     warnings: text('warnings').array().notNull().default(sql`'{}'`),
     // A job must be sent for this row; set by SQL functions, which can't send, and by a failed send.
     jobDue: boolean('job_due').notNull().default(false),
+    // Frozen after a restore: it may have been submitted by what this database has forgotten.
+    recoveredAt: instant('recovered_at'),
     attention: text('attention'),
     attentionSince: instant('attention_since'),
     createdAt: createdAt(),
@@ -472,6 +474,46 @@ export const assets = onetake.table(
       'assets_stored_means_verified',
       sql.raw(
         `stored_at is null or (bytes is not null and sha256 is not null and sha256 ~ '^[0-9a-f]{64}$')`,
+      ),
+    ),
+  ],
+);
+
+/**
+ * One row: which database this is, as it was last confirmed. What a copy of it has of its own (another cluster,
+ * database, timeline or table) tells the copy from it; see `onetake.check_installation`.
+ */
+export const installation = onetake.table(
+  'installation',
+  {
+    one: boolean('one').primaryKey().default(true),
+    id: uuid('id').notNull().defaultRandom(),
+    // Grows with each confirmation, and is its time (epoch ms), so that one made after the database was put back is
+    // above any that a process remembers from before.
+    revision: bigint('revision', { mode: 'number' }).notNull(),
+    // Null: this server doesn't tell, so it isn't compared.
+    systemIdentifier: bigint('system_identifier', { mode: 'bigint' }),
+    timeline: integer('timeline'),
+    databaseOid: bigint('database_oid', { mode: 'number' }).notNull(),
+    databaseName: text('database_name').notNull(),
+    tableOid: bigint('table_oid', { mode: 'number' }).notNull(),
+    confirmedAt: instant('confirmed_at').notNull(),
+    confirmedBy: text('confirmed_by').notNull(),
+    reason: text('reason').notNull(),
+    // Known from elsewhere than this database: it has lost what it had confirmed, or a freeze is under way.
+    doubt: text('doubt'),
+    doubtedAt: instant('doubted_at'),
+    doubtedBy: text('doubted_by'),
+    // While a freeze is under way: requests enqueued before it are frozen.
+    freezeBefore: instant('freeze_before'),
+  },
+  () => [
+    check('installation_is_one_row', sql.raw(`one`)),
+    check('installation_doubt_known', oneOf('doubt', ['stepped_back', 'intent_lost', 'freezing'])),
+    check(
+      'installation_doubt_is_whole',
+      sql.raw(
+        `num_nulls(doubt, doubted_at, doubted_by) in (0, 3) and (freeze_before is not null) = coalesce(doubt = 'freezing', false)`,
       ),
     ),
   ],

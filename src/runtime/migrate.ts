@@ -1,7 +1,9 @@
 import type pg from 'pg';
 import { OnetakeError } from '../core/errors.ts';
+import type { InstallationTrouble } from '../core/installation.ts';
 import { OPERATION_NAMES } from '../core/operations.ts';
 import { databaseErrorCode } from '../postgres/errors.ts';
+import { checkInstallation, confirmFirstInstallation } from '../postgres/installation.ts';
 import { migrateTables, withMigrationLock } from '../postgres/migrate.ts';
 import { readSchemaStatus } from '../postgres/schema-version.ts';
 import { JobQueue } from '../queue/boss.ts';
@@ -21,6 +23,8 @@ export interface MigrateResult {
   readonly from: 'missing' | 'older' | 'current' | 'newer';
   /** Settings whose rows changed. */
   readonly changed: readonly string[];
+  /** Set: the database is not the one that was confirmed, so nothing is submitted until `onetake recover`. */
+  readonly trouble: InstallationTrouble | null;
 }
 
 /** Our tables, pg-boss's and the configuration's rows. Safe when many run it at once: they take turns. */
@@ -62,6 +66,8 @@ async function migrateUnderLock(client: pg.Client, config: ResolvedConfig): Prom
   }
   await client.query('begin isolation level read committed');
   const changed = await writeConfigurationRows(executor, config);
+  await confirmFirstInstallation(executor, 'onetake migrate', 'first migration');
+  const { trouble } = await checkInstallation(executor, null);
   await client.query('commit');
-  return { from, changed };
+  return { from, changed, trouble };
 }

@@ -1,6 +1,7 @@
 import type { AdmittedBatch } from '../lifecycle/admit.ts';
 import type { SubmissionContext } from '../lifecycle/context.ts';
 import { dispatch, type LaneCursor } from '../lifecycle/dispatch.ts';
+import { InstallationGuard } from '../lifecycle/guard-installation.ts';
 import type { Reaches } from '../lifecycle/probe.ts';
 import { settle } from '../lifecycle/settle.ts';
 import { submit } from '../lifecycle/submit.ts';
@@ -53,12 +54,15 @@ export function createWorker(options: ProcessOptions = {}): Worker {
     onRecovered: () => emit('process:recovered', { role: 'worker', loop }),
   });
   const queue = new JobQueue({ executor: database.upkeep, role: 'worker', onError: trouble('queue') });
+  const guard = new InstallationGuard({ database, emit, clock: systemClock, worker });
+  database.pool.on('connect', () => guard.reconnected());
   const ctx: SubmissionContext = {
     database,
     queue,
     emit,
     worker,
     clock: systemClock,
+    guard,
     providerNamed: setup.providerNamed,
     apiKeyOf: setup.apiKeyOf,
     settingsOf: setup.settingsOf,
@@ -72,8 +76,9 @@ export function createWorker(options: ProcessOptions = {}): Worker {
     setup.serves(provider, operation) && reach.reaches(provider) && setup.hasKey(account);
   let stopping: Promise<void> | undefined;
   const inFlight = new Set<Promise<void>>();
-  // None once it stops: the round under way then ends at the next lane.
-  const freeSlots = () => (stopping === undefined ? config.worker.concurrency - inFlight.size : 0);
+  // None once it stops, or on a database that isn't the one: the round under way then ends at the next lane.
+  const maySubmit = () => stopping === undefined && guard.trouble === null;
+  const freeSlots = () => (maySubmit() ? config.worker.concurrency - inFlight.size : 0);
   let cursor: LaneCursor = null;
 
   const perform = async (attempt: AdmittedAttempt, lane: Lane, batch: AdmittedBatch): Promise<void> => {
@@ -107,6 +112,7 @@ export function createWorker(options: ProcessOptions = {}): Worker {
   const round = async () => {
     // Beside the round: a provider that keeps silent must not hold up what goes to the others.
     check();
+    await guard.recognises();
     const result = await dispatch(ctx, cursor, { freeSlots, reaches }, startBatch);
     cursor = result.cursor;
     return result;

@@ -92,7 +92,7 @@ describe('bad input on a database', () => {
 describe('onetake migrate', () => {
   test('says what it changed, and the second time that there was nothing', async () => {
     const { cli } = await setStage();
-    expect(await cli.json(['migrate'])).toEqual({ from: 'current', changed: [] });
+    expect(await cli.json(['migrate'])).toEqual({ from: 'current', changed: [], trouble: null });
     const { code, stdout } = await cli.run(['migrate']);
     expect([code, stdout.split('\n')[0]]).toEqual([0, 'The schema is up to date.']);
   });

@@ -38,6 +38,13 @@ const request = (columns: Columns) =>
     payload_digest: NO_DIGEST,
     ...columns,
   });
+const doubted = (columns: Columns) =>
+  database.query(
+    `update onetake.installation set ${Object.keys(columns)
+      .map((name, i) => `${name} = $${i + 1}`)
+      .join(', ')}`,
+    Object.values(columns),
+  );
 /** A request begins as `queued`, so what only other states forbid is tried on the way there. */
 const moved = (columns: Columns) => insertRequest(database, columns);
 const attempt = (columns: Columns) => insertAttempt(database, requestId, columns);
@@ -234,6 +241,17 @@ const FORBIDDEN: Readonly<Record<string, readonly (() => Promise<unknown>)[]>> =
   submission_attempts_health_applied_after_settle: [
     () => attempt({ health_applied_at: ago(0), health_effect: 'counted' }),
     () => attempt(settledAs('unknown', { health_effect: null })),
+  ],
+  installation_is_one_row: [() => doubted({ one: false })],
+  installation_doubt_known: [
+    () => doubted({ doubt: 'unsure', doubted_at: ago(0), doubted_by: 'a worker' }),
+    () => doubted({ doubt: 'another_cluster', doubted_at: ago(0), doubted_by: 'a worker' }),
+  ],
+  installation_doubt_is_whole: [
+    () => doubted({ doubt: 'stepped_back' }),
+    () => doubted({ doubted_by: 'a worker' }),
+    () => doubted({ doubt: 'freezing', doubted_at: ago(0), doubted_by: 'mia' }),
+    () => doubted({ freeze_before: ago(0) }),
   ],
   submission_attempts_error_code_is_plain: [() => attempt({ error_code: 'password is hunter2' })],
 };

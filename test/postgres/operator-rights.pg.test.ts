@@ -13,11 +13,13 @@ const OPERATOR_FUNCTIONS = [
   'abandon',
   'cancel_request',
   'force_breaker',
+  'freeze_installation',
   'release_account',
   'release_breaker',
   'reopen',
   'resolve_as_accepted',
   'resolve_as_not_accepted',
+  'resume_installation',
 ];
 
 /** Not an operator's act: it writes down what the clock has ended already, and whoever is first may. */
@@ -50,11 +52,13 @@ describe('the functions of the schema', () => {
     expect(open.sort()).toEqual([
       'attempt_of_task',
       'charge_of',
+      'check_installation',
       'is_legal_move',
       'lasting_attention',
       CLOCK_FUNCTION,
       'override_in_force',
       'paid_evidence',
+      'present_installation',
     ]);
   });
 
@@ -85,6 +89,11 @@ describe('a role without rights', () => {
       `select onetake.release_account('default', null, 'eve', 'why not')`,
       `select onetake.force_breaker('sonilo/text-to-music', 'forced_open', 'eve', 'why not')`,
       `select onetake.release_breaker('sonilo/text-to-music', 'eve', 'why not')`,
+      `select onetake.freeze_installation('eve', 'why not')`,
+      `select onetake.resume_installation('eve', 'why not', true)`,
+      `select onetake.confirm_installation('eve', 'why not')`,
+      `select onetake.add_forgotten_attempt('${id}')`,
+      `select onetake.check_installation()`,
       `select onetake.record_override(null, 'none', 'operator', 'eve')`,
       `select onetake.lock_request('${id}', array['ambiguous'])`,
       `select onetake.record_action('eve', 'abandon', '${id}', 'why not')`,

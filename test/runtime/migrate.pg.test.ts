@@ -40,11 +40,13 @@ describe('migrate', () => {
     expect(await migrate({ connectionString: database.connectionString })).toEqual({
       from: 'missing',
       changed: ['accounts.default', 'operations.text-to-music.breaker', 'operations.video-to-music.breaker'],
+      trouble: null,
     });
     const before = await everyRow(database);
     expect(await migrate({ connectionString: database.connectionString })).toEqual({
       from: 'current',
       changed: [],
+      trouble: null,
     });
     expect(await everyRow(database)).toEqual(before);
     expect(await database.query('select name from onetake_queue.queue order by name')).toMatchObject([
@@ -133,7 +135,9 @@ where datname = current_database() and application_name = 'onetake migrate' and 
     );
     await holder.query('rollback');
     holder.release();
-    expect(await Promise.all(migrating)).toEqual(Array(2).fill({ from: 'current', changed: [] }));
+    expect(await Promise.all(migrating)).toEqual(
+      Array(2).fill({ from: 'current', changed: [], trouble: null }),
+    );
   });
 
   it('says in one sentence that it is not permitted, or that the database is out of reach', async () => {
@@ -310,6 +314,7 @@ describe('another schema than this build’s', () => {
     expect(await migrate({ connectionString: database.connectionString })).toEqual({
       from: 'newer',
       changed: [],
+      trouble: null,
     });
   });
 });

@@ -1,5 +1,6 @@
 import { OPERATIONS, type OperationName } from '../../src/core/operations.ts';
 import type { SubmissionContext } from '../../src/lifecycle/context.ts';
+import { InstallationGuard } from '../../src/lifecycle/guard-installation.ts';
 import { Database } from '../../src/postgres/database.ts';
 import { type Lane, readLanes } from '../../src/postgres/lanes.ts';
 import { createSoniloProvider } from '../../src/provider/sonilo/client.ts';
@@ -42,6 +43,7 @@ export async function lifecycleContext(
     settingsOf: (operation) =>
       config.operations[operation in OPERATIONS ? (operation as OperationName) : 'text-to-music'],
     clock: systemClock,
+    guard: new InstallationGuard({ database, emit: () => undefined, clock: systemClock, worker: 'test' }),
     worker: 'test',
     providerNamed: () => provider,
     apiKeyOf: () => 'sk_test_key',

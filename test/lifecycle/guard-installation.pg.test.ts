@@ -1,0 +1,229 @@
+import { describe, expect, onTestFinished, test } from 'vitest';
+import type { InstallationMark } from '../../src/core/installation.ts';
+import { createClient } from '../../src/index.ts';
+import { admit } from '../../src/lifecycle/admit.ts';
+import { checkInstallation } from '../../src/postgres/installation.ts';
+import { copyDatabase } from '../support/database-copy.ts';
+import { laneOf, lifecycleContext } from '../support/lifecycle-context.ts';
+import type { TestDatabase } from '../support/test-database.ts';
+import { waitFor } from '../support/wait-for.ts';
+import { openWorld, rowPrints, type World } from '../support/world.ts';
+
+const NOTE = [`'mia'`, `'looked at'`].join(', ');
+
+describe('a clone that was made with TEMPLATE', () => {
+  test('submits nothing, and says so once, in attention and in what requests wait for', async () => {
+    const world = await openWorld({ provider: 'raw' });
+    await world.songs(2);
+    const clone = await copyDatabase(world.database);
+    const worker = world.worker({ connectionString: clone.connectionString });
+    for (let round = 0; round < 3; round++) expect(await worker.runOnce()).toBe(0);
+
+    expect(world.posts()).toBe(0);
+    expect(world.events.filter(({ name }) => name.startsWith('installation:'))).toEqual([
+      {
+        name: 'installation:unrecognised',
+        event: { worker: expect.any(String), trouble: 'another_database' },
+      },
+    ]);
+    expect(await clone.query('select subject_kind, what, command from onetake.attention')).toEqual([
+      {
+        subject_kind: 'installation',
+        what: 'nothing is submitted: this is a copy of the database that was confirmed (another_database)',
+        command: 'onetake recover',
+      },
+    ]);
+    expect(await clone.query('select distinct waiting_for from onetake.request_overview')).toEqual([
+      { waiting_for: 'an operator: this database is not recognised (another database)' },
+    ]);
+
+    const original = world.worker();
+    expect(await original.runOnce()).toBe(2);
+    expect(await world.database.query('select from onetake.attention')).toEqual([]);
+  });
+
+  test('is not written to on account of that, and nothing is fetched', async () => {
+    const world = await openWorld({ provider: 'raw' });
+    await world.songs(3);
+    const clone = await copyDatabase(world.database);
+    const worker = world.worker({ connectionString: clone.connectionString });
+    await worker.runOnce();
+    const before = await rowPrints(clone as TestDatabase);
+    for (let round = 0; round < 3; round++) await worker.runOnce();
+    expect(await rowPrints(clone as TestDatabase)).toEqual(before);
+  });
+
+  test('lets enqueue and polling go on, and submits from the resumption on', async () => {
+    const world = await openWorld();
+    const accepted = await world.song('accepted before');
+    await world.worker().runOnce();
+    expect((await world.request(accepted))['state']).toBe('accepted');
+    const clone = await copyDatabase(world.database);
+    const { connectionString } = clone;
+    const client = createClient({ connectionString });
+    onTestFinished(() => client.stop());
+
+    const fields = { prompt: 'enqueued there', duration: 5 };
+    await client.enqueue({ operation: 'text-to-music', fields, requestKey: 'there' });
+    const worker = world.worker({ connectionString });
+    await worker.start();
+    const poller = world.poller({ connectionString });
+    await poller.start();
+    expect((await client.waitForGeneration(accepted)).state).toBe('succeeded');
+    expect(world.posts()).toBe(1);
+
+    expect(await clone.query(`select onetake.resume_installation(${NOTE}) as was`)).toEqual([
+      { was: 'another_database' },
+    ]);
+    await waitFor(() => world.posts() === 2, { what: 'the song of the clone to be submitted' });
+    expect(world.events.filter(({ name }) => name.startsWith('installation:'))).toMatchObject([
+      { name: 'installation:unrecognised' },
+      { name: 'installation:recognised' },
+    ]);
+    expect(await clone.query('select from onetake.attention')).toEqual([]);
+  });
+
+  test('lets no request expire, since it may have been submitted', async () => {
+    const world = await openWorld({ provider: 'raw' });
+    await world.song('in a hurry', { submitBefore: new Date(Date.now() + 3_600_000) });
+    await world.passTime(3_600_000);
+    const clone = await copyDatabase(world.database);
+    const worker = world.worker({ connectionString: clone.connectionString });
+    await worker.runOnce();
+    expect(await clone.query('select state from onetake.generation_requests')).toEqual([{ state: 'queued' }]);
+    await clone.query(`select onetake.resume_installation(${NOTE})`);
+    await worker.runOnce();
+    expect(await clone.query('select state from onetake.generation_requests')).toEqual([
+      { state: 'expired' },
+    ]);
+  });
+});
+
+describe('transaction A', () => {
+  test.each([
+    ['another_cluster', 'system_identifier = system_identifier + 1'],
+    ['another_database', 'database_oid = database_oid + 1'],
+    ['restored_tables', 'table_oid = table_oid + 1'],
+    ['another_timeline', 'timeline = timeline + 1'],
+    ['stepped_back', `doubt = 'stepped_back', doubted_at = now(), doubted_by = 'a worker'`],
+    ['intent_lost', `doubt = 'intent_lost', doubted_at = now(), doubted_by = 'a worker'`],
+    ['freezing', `doubt = 'freezing', doubted_at = now(), doubted_by = 'mia', freeze_before = now()`],
+  ])('grants no permit when the database is in trouble: %s', async (trouble, change) => {
+    const { world, ctx } = await prepared();
+    const lane = await laneOf(ctx);
+    await world.database.query(`update onetake.installation set ${change}`);
+    const before = await rowPrints(world.database);
+    expect(await admit(ctx, lane, { wanted: 1 })).toEqual({ blockedBy: 'installation' });
+    expect(ctx.guard.trouble).toBe(trouble);
+    // The lock of the account is all that it leaves behind.
+    const written = (prints: string[]) => prints.filter((print) => !print.startsWith('onetake.accounts '));
+    expect(written(await rowPrints(world.database))).toEqual(written(before));
+  });
+
+  test('grants no permit when nobody has confirmed the database', async () => {
+    const { world, ctx } = await prepared();
+    await world.database.query('delete from onetake.installation');
+    expect(await admit(ctx, await laneOf(ctx), { wanted: 1 })).toEqual({ blockedBy: 'installation' });
+    expect(ctx.guard.trouble).toBe('unconfirmed');
+  });
+
+  test('grants none to a probe either', async () => {
+    const { world, ctx } = await prepared();
+    await world.database.query(
+      `update onetake.circuit_breakers set state = 'open', opened_at = now() - interval '1 h',
+  retry_at = now() - interval '1 s'`,
+    );
+    const [row] = await world.database.query<{ id: string }>('select id from onetake.generation_requests');
+    await world.database.query('update onetake.installation set timeline = timeline + 1');
+    const probe = { wanted: 1, probeWith: row?.id as string };
+    expect(await admit(ctx, await laneOf(ctx), probe)).toEqual({ blockedBy: 'installation' });
+    expect((await world.breaker())['state']).toBe('open');
+  });
+
+  test('asks nothing of a server that keeps its identity to itself', async () => {
+    const { world, ctx } = await prepared();
+    await world.database.query('update onetake.installation set system_identifier = null, timeline = null');
+    expect(await admit(ctx, await laneOf(ctx), { wanted: 1 })).toHaveProperty('attempts');
+  });
+});
+
+describe('what a worker remembers', () => {
+  test('proves that the database was put back: WAL that was flushed is not', async () => {
+    const { world, ctx } = await prepared();
+    const mark = await markOf(ctx);
+    const behind = { ...mark, flushed: 'FFFF/0' };
+    expect(await checkInstallation(ctx.database, behind)).toMatchObject({ trouble: 'stepped_back' });
+    // It holds for that confirmation only.
+    await world.database.query(`select onetake.confirm_installation('mia', 'looked at')`);
+    expect(await checkInstallation(ctx.database, behind)).toMatchObject({ trouble: null });
+  });
+
+  test('proves that the database was put back to before its last confirmation', async () => {
+    const { ctx } = await prepared();
+    const mark = await markOf(ctx);
+    const later = { ...mark, revision: mark.revision + 1 };
+    expect(await checkInstallation(ctx.database, later)).toMatchObject({ loss: 'stepped_back' });
+  });
+
+  test('says nothing about another installation', async () => {
+    const { ctx } = await prepared();
+    const mark = { ...(await markOf(ctx)), installation: crypto.randomUUID(), flushed: 'FFFF/0' };
+    expect(await checkInstallation(ctx.database, mark)).toMatchObject({ trouble: null, loss: null });
+  });
+
+  test('stops every worker when an attempt that was committed is not there, until an operator has decided', async () => {
+    const world = await openWorld({ provider: 'raw' });
+    const [first] = await world.songs(1);
+    const worker = world.worker({ name: 'the one that knows' });
+    expect(await worker.runOnce()).toBe(1);
+    await forget(world, first as string);
+    await world.song('another');
+    await worker.runOnce();
+    await waitFor(async () => (await worker.runOnce()) === 0 && world.events.at(-1), { what: 'a look' });
+    await waitFor(
+      async () => (await world.database.query('select from onetake.installation where doubt is not null'))[0],
+      { what: 'the doubt to be written down' },
+    );
+
+    expect(await world.database.query('select doubt, doubted_by from onetake.installation')).toEqual([
+      { doubt: 'intent_lost', doubted_by: 'the one that knows' },
+    ]);
+    const other = world.worker();
+    await world.song('yet another');
+    expect(await other.runOnce()).toBe(0);
+    const [row] = await world.database.query('select what, command from onetake.attention');
+    expect(row?.['what']).toBe(
+      'nothing is submitted: this database has lost a submission that it had confirmed (intent_lost)',
+    );
+    await expect(world.database.query(`select onetake.resume_installation(${NOTE})`)).rejects.toMatchObject({
+      code: 'OT002',
+    });
+    await world.database.query(`select onetake.resume_installation(${NOTE}, force => true)`);
+    await waitFor(async () => (await other.runOnce()) > 0, { what: 'the other worker to submit' });
+  });
+});
+
+async function prepared() {
+  const world = await openWorld({ provider: 'raw' });
+  const { connectionString } = world.database;
+  const ctx = await lifecycleContext({ connectionString, config: world.config });
+  onTestFinished(() => ctx.stop());
+  await world.song('a song');
+  return { world, ctx };
+}
+
+async function markOf(ctx: Awaited<ReturnType<typeof lifecycleContext>>): Promise<InstallationMark> {
+  expect(await ctx.guard.recognises()).toBe(true);
+  return ctx.guard.mark as InstallationMark;
+}
+
+/** The request is `queued` again and its attempt gone, as if their transactions had never been. */
+async function forget(world: World, id: string): Promise<void> {
+  await world.database.query(`begin;
+set local session_replication_role = replica;
+delete from onetake.submission_attempts where request_id = '${id}';
+update onetake.generation_requests
+set state = 'queued', submissions = 0, provider_task_id = null, accepted_at = null, next_poll_at = null, charge = 'none'
+where id = '${id}';
+commit`);
+}
