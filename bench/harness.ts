@@ -12,6 +12,7 @@ import type { OnetakeConfig } from '../src/runtime/define-config.ts';
 import { migrate } from '../src/runtime/migrate.ts';
 import { resolveConfig } from '../src/runtime/options.ts';
 import { systemClock } from '../src/runtime/system-clock.ts';
+import { createSpool } from '../src/storage/spool.ts';
 
 export const OPERATION = 'text-to-music';
 export const BREAKER = `sonilo/${OPERATION}`;
@@ -80,6 +81,7 @@ export async function startBench(options: BenchOptions): Promise<Bench> {
     worker: 'bench',
     providerNamed: () => undefined,
     apiKeyOf: () => 'none',
+    spool: createSpool({ directory: '/nonexistent/spool', onTrouble: () => {} }),
     firstPollMs: 3_600_000,
   };
   return {

@@ -14,6 +14,8 @@ import { SIMULATOR_FILES_PORT, SIMULATOR_PORT } from './simulate.ts';
 
 const DATABASE_DIRECTORY = '.onetake/postgres';
 const GENERATIONS_DIRECTORY = 'generations';
+/** Beside that of a real worker: the two know different requests. */
+const SPOOL_DIRECTORY = '.onetake/dev-spool';
 
 export function addDev(program: Command, run: Runner): void {
   program
@@ -44,7 +46,7 @@ async function dev(context: Context): Promise<number> {
     ends.push(() => postgres.stop());
     const { simulator, url } = await startSimulator(given, terminal);
     ends.push(() => simulator.stop());
-    const config = devConfig(given, url, resolve(cwd, GENERATIONS_DIRECTORY));
+    const config = devConfig(given, url, cwd);
     const { connectionString } = postgres;
     const { migrate } = await import('../runtime/migrate.ts');
     await migrate({ connectionString, config });
@@ -64,12 +66,13 @@ function keyOf(account: string): string {
 }
 
 /** Limits, deadlines and breakers are the app's own; every address is one of this machine. */
-function devConfig(given: ResolvedConfig, url: string, directory: string): OnetakeConfig {
+function devConfig(given: ResolvedConfig, url: string, cwd: string): OnetakeConfig {
   return {
     ...given,
     providers: Object.fromEntries(Object.keys(given.providers).map((name) => [name, { baseUrl: url }])),
     poller: { ...given.poller, intervalMs: Math.min(given.poller.intervalMs, 1_000) },
-    storage: { directory, allowPrivateHosts: true },
+    worker: { ...given.worker, spoolDirectory: resolve(cwd, SPOOL_DIRECTORY) },
+    storage: { directory: resolve(cwd, GENERATIONS_DIRECTORY), allowPrivateHosts: true },
   };
 }
 

@@ -18,6 +18,12 @@ type Describe = {
 const answerOf = (event: { httpStatus: number | null; errorCode: string | null }) =>
   event.httpStatus ?? event.errorCode ?? 'no answer';
 
+const UNREPLAYED = {
+  damaged: 'the file is damaged, and was set aside',
+  newer: 'the file is of a newer release',
+  unknown_request: 'the database knows no such request',
+} as const;
+
 const DESCRIBE: Describe = {
   'process:started': ({ role }) => ({ text: `${role} started` }),
   'process:stopping': ({ role, inFlight }) => ({
@@ -56,7 +62,10 @@ const DESCRIBE: Describe = {
   }),
   'submission:settled': (event) => settled(event),
   'submission:alert': ({ requestId, reason }) => ({
-    text: `${shortId(requestId)}  the provider broke its contract: ${words(reason)}`,
+    text:
+      reason === 'intent_lost'
+        ? `${shortId(requestId)}  the database had lost an attempt, which is written again`
+        : `${shortId(requestId)}  the provider broke its contract: ${words(reason)}`,
     format: 'red',
   }),
   'submission:repeated': ({ requestId }) => ({
@@ -65,6 +74,14 @@ const DESCRIBE: Describe = {
   }),
   'submission:unsettled': ({ requestId, errorCode }) => ({
     text: `${shortId(requestId)}  its outcome can't be stored yet (${errorCode})`,
+    format: 'red',
+  }),
+  'spool:trouble': ({ settings, action, errorCode }) => ({
+    text: `${settings}: can't ${action} there (${errorCode}); outcomes wait in memory alone`,
+    format: 'red',
+  }),
+  'spool:unreplayed': ({ attemptId, reason }) => ({
+    text: `${shortId(attemptId)}  a spooled outcome can't be recorded: ${UNREPLAYED[reason]}`,
     format: 'red',
   }),
   'breaker:transition': ({ breakerName, previousState, nextState, cause, retryAt }) => ({

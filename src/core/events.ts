@@ -90,11 +90,24 @@ export interface OnetakeEvents {
   };
   /** Fatal: something below us tried to send a paid POST a second time. It was stopped before its first byte. */
   'submission:repeated': { requestId: string; attemptId: string };
+  /** An outcome can't be committed: at the first failure, and when this process leaves it to replays. */
   'submission:unsettled': {
     requestId: string;
     attemptId: string;
     providerTaskId: string | null;
+    certainty: Certainty;
+    reason: OutcomeReason;
+    httpStatus: number | null;
     errorCode: string;
+  };
+  /** `worker.spoolDirectory` can't be used; said once, until it has worked again. */
+  'spool:trouble': { settings: string; action: 'write' | 'list' | 'read'; errorCode: string };
+  /** A spooled outcome that no replay can record, which stays on disk. Said once in a process. */
+  'spool:unreplayed': {
+    reason: 'damaged' | 'newer' | 'unknown_request';
+    attemptId: string;
+    requestId: string | null;
+    providerTaskId: string | null;
   };
   'breaker:transition': BreakerTransition;
   'account:held': { account: string; operation: string | null; kind: HoldKind; code: string | null };

@@ -61,8 +61,12 @@ export interface RequestUnderLock {
   /** Attempts made so far, this one included. */
   readonly submissions: number;
   readonly maxSubmissions: number;
-  /** A task id that late evidence of an earlier attempt named, if any did. */
+  /** The database had lost the attempt: whoever looked at the request since then didn't know of it. */
+  readonly isLost?: boolean;
+  /** A task id that an earlier attempt turned out to have been accepted under, if any did. */
   readonly earlierTaskId?: string | null;
+  /** An unknown attempt that the database had lost came to light after this one was admitted. */
+  readonly hasUnseenLoss?: boolean;
 }
 
 export interface AttemptEvidence {
@@ -85,10 +89,22 @@ const DEFINITE_REFUSALS: ReadonlySet<number> = new Set([400, 413, 422]);
 
 /** Moves a request by the evidence of one of its attempts. The only way an outcome reaches a request. */
 export function decideSettlement(request: RequestUnderLock, evidence: AttemptEvidence): Settlement {
+  if (request.isLost === true && request.state === 'queued') return decideLostIntent(request, evidence);
   if (request.isLastAttempt && request.state === 'submitting' && !request.isLate) {
     return decideFirstSettlement(request, evidence);
   }
   return decideLateEvidence(request, evidence);
+}
+
+/**
+ * The request is `queued` because the database forgot, not because anybody permitted another POST. Under a
+ * later attempt too, an unknown outcome freezes it: the next POST might be paid a second time.
+ */
+function decideLostIntent(request: RequestUnderLock, evidence: AttemptEvidence): Settlement {
+  if (evidence.outcome.certainty === 'unknown') return { to: 'ambiguous', stateReason: 'intent_lost' };
+  return request.isLastAttempt
+    ? decideFirstSettlement(request, evidence)
+    : decideLateEvidence(request, evidence);
 }
 
 function decideFirstSettlement(request: RequestUnderLock, evidence: AttemptEvidence): Settlement {
@@ -106,9 +122,10 @@ function decideFirstSettlement(request: RequestUnderLock, evidence: AttemptEvide
   }
 }
 
-/** This attempt bought nothing. If an earlier one did after all, the intent has its take. */
+/** This attempt bought nothing. If another one did after all, the intent has its take. */
 function decideNothingBought(request: RequestUnderLock, reason: OutcomeReason): Settlement {
   if (isUsableTaskId(request.earlierTaskId)) return { to: 'accepted', providerTaskId: request.earlierTaskId };
+  if (request.hasUnseenLoss === true) return { to: 'ambiguous', stateReason: 'intent_lost' };
   if (reason === 'request_refused') return { to: 'rejected', stateReason: 'request_refused' };
   if (reason === 'resubmit_permitted' && request.submissions >= request.maxSubmissions) {
     return { to: 'rejected', stateReason: 'max_submissions' };

@@ -39,7 +39,9 @@ export type OutcomeReason =
   | 'unsent_own_doing'
   | 'transport'
   | 'repeated_send'
-  | 'worker_lost';
+  | 'worker_lost'
+  /** The database had lost the attempt; only its outcome shows that there was one. */
+  | 'intent_lost';
 
 export interface Outcome {
   readonly health: Health;

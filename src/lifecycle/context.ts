@@ -4,6 +4,7 @@ import type { Emit } from '../core/events.ts';
 import type { Deadlines, Provider } from '../core/provider.ts';
 import type { Database } from '../postgres/database.ts';
 import type { JobQueue } from '../queue/boss.ts';
+import type { Spool } from '../storage/spool.ts';
 import type { InstallationGuard } from './guard-installation.ts';
 
 /** What this process's configuration says of one operation. */
@@ -35,6 +36,8 @@ export interface SubmissionContext extends RescueContext {
   readonly providerNamed: (name: string) => Provider | undefined;
   /** The key of an account, at the moment it is needed. Throws `missing_api_key`. */
   readonly apiKeyOf: (account: string) => string | Promise<string>;
+  /** Where outcomes wait that the database can't take. */
+  readonly spool: Spool;
   /** From acceptance to the first read of the task. */
   readonly firstPollMs: number;
 }

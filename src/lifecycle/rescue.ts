@@ -16,7 +16,7 @@ import {
 import { listEndedLeases, listHealthDue } from '../postgres/submission-attempts.ts';
 import { applyHealth, reapLostProbe } from './apply-health.ts';
 import type { RescueContext } from './context.ts';
-import { recordOutcome, reportRecorded } from './settle.ts';
+import { recordOutcome, reportRecorded } from './record-outcome.ts';
 
 // What a process that died has left behind, put right by any process that lives. Each piece is guarded by
 // the row's own lock and state, so that two rescuers, or a rescuer and a live worker, do no harm.

@@ -227,6 +227,14 @@ returning not_before as "notBefore"`,
   return (row as { notBefore: Date }).notBefore;
 }
 
+export async function updateCharge(tx: Sql, id: string): Promise<void> {
+  await tx.executeSql(
+    `update onetake.generation_requests set charge = onetake.charge_of(id)
+where id = $1 and charge <> onetake.charge_of(id)`,
+    [id],
+  );
+}
+
 /** An alarm about money is not hidden behind a lesser one. */
 export async function noteAttention(tx: Sql, id: string, attention: Attention): Promise<void> {
   await tx.executeSql(

@@ -198,7 +198,10 @@ returning a.health_applied_at is null as "healthDue"`,
   return { healthDue: row?.healthDue ?? false };
 }
 
-/** What came after somebody else had settled the attempt. Never counts for the breaker. */
+/**
+ * What came after somebody else had settled the attempt. Never counts for the breaker. False: the same is there
+ * already, from a commit whose answer was lost or from another machine. The caller holds the attempt's lock.
+ */
 export async function insertLateEvidence(
   tx: Sql,
   attemptId: string,
@@ -206,15 +209,23 @@ export async function insertLateEvidence(
     AttemptOutcome,
     'phase' | 'httpStatus' | 'errorCode' | 'certainty' | 'providerTaskId' | 'closed'
   >,
-): Promise<void> {
-  await tx.executeSql(
+): Promise<boolean> {
+  const inserted = await rows(
+    tx,
     `with closed as (
   update onetake.submission_attempts set closed_at = clock_timestamp()
   where id = $1 and $7 and closed_at is null
 )
 insert into onetake.attempt_evidence (attempt_id, seen_at, source, phase, http_status, error_code, certainty,
   provider_task_id)
-values ($1, clock_timestamp(), 'late_answer', $2, $3, $4, $5, $6)`,
+select $1, clock_timestamp(), 'late_answer', $2, $3::integer, $4, $5, $6
+where not exists (
+  select from onetake.attempt_evidence e
+  where e.attempt_id = $1 and e.source = 'late_answer'
+    and (e.phase, e.http_status, e.error_code, e.certainty, e.provider_task_id)
+      is not distinct from ($2, $3::integer, $4, $5, $6)
+)
+returning id`,
     [
       attemptId,
       evidence.phase,
@@ -225,29 +236,7 @@ values ($1, clock_timestamp(), 'late_answer', $2, $3, $4, $5, $6)`,
       evidence.closed,
     ],
   );
-}
-
-/**
- * The task id that an earlier attempt of the request turned out to have been accepted under, by late
- * evidence; null when there is none. A request that has one is paid for and must not be sent again.
- */
-export async function findEarlierAcceptance(
-  tx: Sql,
-  requestId: string,
-  attempt: number,
-): Promise<string | null> {
-  const row = await firstRow<{ taskId: string }>(
-    tx,
-    `select e.provider_task_id as "taskId"
-from onetake.submission_attempts a
-join onetake.attempt_evidence e on e.attempt_id = a.id
-where a.request_id = $1 and a.attempt < $2 and e.certainty = 'accepted' and e.provider_task_id is not null
-  and e.withdrawn_at is null
-order by a.attempt desc, e.id desc
-limit 1`,
-    [requestId, attempt],
-  );
-  return row?.taskId ?? null;
+  return inserted.length > 0;
 }
 
 export async function writeHealthEffect(tx: Sql, attemptId: string, effect: string): Promise<void> {

@@ -1,3 +1,6 @@
+import { mkdtemp, rm } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
 import { type EmbeddedPostgres, startEmbeddedPostgres } from '../embedded/start-embedded-postgres.ts';
 import { createSimulator, type Simulator } from '../simulator/create-simulator.ts';
 import type { SimulatorOptions } from '../simulator/options.ts';
@@ -43,9 +46,12 @@ export async function startTestStack(options: TestStackOptions = {}): Promise<Te
     const simulator = createSimulator({ runTimeMs: 50, ...options.simulator });
     ends.push(() => simulator.stop());
     const { url } = await simulator.start();
+    const spoolDirectory = await mkdtemp(join(tmpdir(), 'onetake-spool-'));
+    ends.push(() => rm(spoolDirectory, { recursive: true, force: true }));
     const config: OnetakeConfig = {
       poller: { intervalMs: 50, maxIntervalMs: 500 },
       ...options.config,
+      worker: { spoolDirectory, ...options.config?.worker },
       providers: { sonilo: { baseUrl: url } },
       storage: {
         allowPrivateHosts: true,

@@ -1,8 +1,11 @@
+import { setMaxListeners } from 'node:events';
+import { resolve } from 'node:path';
 import type { AdmittedBatch } from '../lifecycle/admit.ts';
 import type { SubmissionContext } from '../lifecycle/context.ts';
 import { dispatch, type LaneCursor } from '../lifecycle/dispatch.ts';
 import { InstallationGuard } from '../lifecycle/guard-installation.ts';
 import type { Reaches } from '../lifecycle/probe.ts';
+import { createReplay } from '../lifecycle/replay.ts';
 import { settle } from '../lifecycle/settle.ts';
 import { submit } from '../lifecycle/submit.ts';
 import { Database } from '../postgres/database.ts';
@@ -11,6 +14,7 @@ import type { Lane } from '../postgres/lanes.ts';
 import { requireSchema } from '../postgres/schema-version.ts';
 import type { AdmittedAttempt } from '../postgres/submission-attempts.ts';
 import { JobQueue } from '../queue/boss.ts';
+import { createSpool } from '../storage/spool.ts';
 import { reportDifferences } from './configuration-rows.ts';
 import { explainDatabaseError } from './database-errors.ts';
 import { eventBus } from './event-bus.ts';
@@ -25,6 +29,9 @@ import { wireReport } from './wire-report.ts';
 /** How long dispatch sleeps when nothing wakes it. */
 const IDLE_MS = 1_000;
 const POOL_MAX = 10;
+const REPLAY_EVERY_MS = 60_000;
+/** From the end of the last POST: how long a stop waits for outcomes that can't be committed. */
+const SETTLE_GRACE_MS = 10_000;
 
 export interface Worker {
   /** Resolves when the process is ready. Throws `schema_not_migrated`, `schema_too_old`. */
@@ -56,6 +63,10 @@ export function createWorker(options: ProcessOptions = {}): Worker {
   const queue = new JobQueue({ executor: database.upkeep, role: 'worker', onError: trouble('queue') });
   const guard = new InstallationGuard({ database, emit, clock: systemClock, worker });
   database.pool.on('connect', () => guard.reconnected());
+  const spool = createSpool({
+    directory: resolve(config.worker.spoolDirectory),
+    onTrouble: (told) => emit('spool:trouble', { settings: 'worker.spoolDirectory', ...told }),
+  });
   const ctx: SubmissionContext = {
     database,
     queue,
@@ -66,6 +77,7 @@ export function createWorker(options: ProcessOptions = {}): Worker {
     providerNamed: setup.providerNamed,
     apiKeyOf: setup.apiKeyOf,
     settingsOf: setup.settingsOf,
+    spool,
     firstPollMs: config.poller.intervalMs,
   };
 
@@ -76,6 +88,10 @@ export function createWorker(options: ProcessOptions = {}): Worker {
     setup.serves(provider, operation) && reach.reaches(provider) && setup.hasKey(account);
   let stopping: Promise<void> | undefined;
   const inFlight = new Set<Promise<void>>();
+  const posting = new Set<Promise<unknown>>();
+  const giveUp = new AbortController();
+  // As many settles may wait for it as there are submissions in flight.
+  setMaxListeners(0, giveUp.signal);
   // None once it stops, or on a database that isn't the one: the round under way then ends at the next lane.
   const maySubmit = () => stopping === undefined && guard.trouble === null;
   const freeSlots = () => (maySubmit() ? config.worker.concurrency - inFlight.size : 0);
@@ -84,11 +100,13 @@ export function createWorker(options: ProcessOptions = {}): Worker {
   const perform = async (attempt: AdmittedAttempt, lane: Lane, batch: AdmittedBatch): Promise<void> => {
     // What was admitted while the stop came is known to be unsent, and goes back to the queue.
     const maySend = () => stopping === undefined && batch.maySend();
-    const outcome = await submit(ctx, attempt, lane.provider, maySend);
+    const posted = submit(ctx, attempt, lane.provider, maySend).finally(() => posting.delete(posted));
+    posting.add(posted);
+    const outcome = await posted;
     // What it kept back itself (no key for that account, too late) tells nothing about the way there.
     if (outcome.reason !== 'unsent_own_doing') reach.note(lane.provider, outcome.certainty);
     void reportWire(lane.provider);
-    await settle(ctx, attempt, outcome);
+    await settle(ctx, attempt, outcome, giveUp.signal);
   };
   const startBatch = (lane: Lane, batch: AdmittedBatch): void => {
     for (const attempt of batch.attempts) {
@@ -126,6 +144,14 @@ export function createWorker(options: ProcessOptions = {}): Worker {
     ...reportsOf('dispatch'),
   });
   const rescuing = rescueLoop(ctx, config.worker.rescueIntervalMs, reportsOf('rescue'));
+  const replay = createReplay(ctx, () => stopping === undefined);
+  const replaying = new Loop({
+    round: async () => {
+      await replay();
+      return REPLAY_EVERY_MS;
+    },
+    ...reportsOf('replay'),
+  });
   const listener = new Listener(database, {
     onNotice: (what) => {
       if (what === 'job_due' || what === 'breaker') rescuing.loop.wake();
@@ -144,6 +170,9 @@ export function createWorker(options: ProcessOptions = {}): Worker {
       await queue.start();
       await Promise.all(setup.providerNames.map(reportWire));
       await reportDifferences(database, config, emit);
+      await spool.check();
+      // Before anything is dispatched: what the last run of this process learned, it knows again.
+      await replay().catch(trouble('replay'));
     })().catch((error: unknown) => {
       prepared = undefined;
       throw explainDatabaseError(error);
@@ -162,12 +191,14 @@ export function createWorker(options: ProcessOptions = {}): Worker {
       emit('process:started', { role: 'worker', worker });
       listener.start();
       dispatching.start();
+      replaying.start();
       rescuing.loop.start();
     },
     async runOnce() {
       await prepare();
       const { admitted } = await round();
       await Promise.all([...inFlight, ...checks]);
+      await replay();
       await rescuing.once();
       return admitted;
     },
@@ -177,8 +208,13 @@ export function createWorker(options: ProcessOptions = {}): Worker {
         await prepared?.catch(() => {});
         await dispatching.stop();
         // Never abort a paid POST because a process wants to stop: each ends within its own deadline.
+        while (posting.size > 0) await Promise.allSettled(posting);
+        // Their outcomes are in the spool, so a database that is away keeps nobody waiting.
+        const patience = setTimeout(() => giveUp.abort(), SETTLE_GRACE_MS);
         while (inFlight.size > 0) await Promise.all(inFlight);
+        clearTimeout(patience);
         await Promise.all(checks);
+        await replaying.stop();
         await rescuing.loop.stop();
         listener.stop();
         await queue.stop();

@@ -7,6 +7,7 @@ import type { OnetakeEventName, OnetakeEvents } from '../core/events.ts';
  */
 const ALLOWED: ReadonlySet<string> = new Set([
   'account',
+  'action',
   'actor',
   'attempt',
   'attemptId',
@@ -59,6 +60,8 @@ const WARNINGS: ReadonlySet<OnetakeEventName> = new Set([
   'configuration:differs',
   'installation:unrecognised',
   'process:trouble',
+  'spool:trouble',
+  'spool:unreplayed',
   'submission:alert',
   'submission:unsettled',
   'wire:unproven',

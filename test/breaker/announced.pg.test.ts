@@ -1,7 +1,7 @@
 import { describe, expect, it, onTestFinished } from 'vitest';
 import { applyHealth } from '../../src/lifecycle/apply-health.ts';
+import { recordOutcome } from '../../src/lifecycle/record-outcome.ts';
 import { rescue } from '../../src/lifecycle/rescue.ts';
-import { recordOutcome } from '../../src/lifecycle/settle.ts';
 import { answered, type BreakerWorld, expectChain, openBreakerWorld } from '../support/breaker-world.ts';
 import { COMMIT, databaseProxy } from '../support/database-proxy.ts';
 

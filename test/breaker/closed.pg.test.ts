@@ -2,8 +2,8 @@ import { randomUUID } from 'node:crypto';
 import { describe, expect, it } from 'vitest';
 import { admit } from '../../src/lifecycle/admit.ts';
 import { applyHealth } from '../../src/lifecycle/apply-health.ts';
+import { recordOutcome } from '../../src/lifecycle/record-outcome.ts';
 import { rescue } from '../../src/lifecycle/rescue.ts';
-import { recordOutcome } from '../../src/lifecycle/settle.ts';
 import { submit } from '../../src/lifecycle/submit.ts';
 import type { AdmittedAttempt } from '../../src/postgres/submission-attempts.ts';
 import {

@@ -1,7 +1,7 @@
 import { describe, expect, it } from 'vitest';
 import { reapLostProbe } from '../../src/lifecycle/apply-health.ts';
+import { recordOutcome } from '../../src/lifecycle/record-outcome.ts';
 import { rescue } from '../../src/lifecycle/rescue.ts';
-import { recordOutcome } from '../../src/lifecycle/settle.ts';
 import {
   answered,
   type BreakerWorld,

@@ -153,7 +153,7 @@ describe('a breaker that has just closed', () => {
     await world.passTime(COOLDOWN_MS);
     world.raw.onPost = () => undefined;
     const workers = [1, 2].map(() =>
-      world.worker({ config: { ...world.config, worker: { concurrency: 2, rescueIntervalMs: 100 } } }),
+      world.worker({ config: { ...world.config, worker: { ...world.config.worker, concurrency: 2 } } }),
     );
     freezeTimers(world);
     for (const worker of workers) await worker.start();

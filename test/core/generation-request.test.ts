@@ -181,6 +181,70 @@ describe('when an earlier attempt turned out to be accepted', () => {
   });
 });
 
+describe('when the database had lost the attempt', () => {
+  const lost: RequestUnderLock = { ...SUBMITTING, state: 'queued', isLost: true };
+  const frozen: Settlement = { to: 'ambiguous', stateReason: 'intent_lost' };
+
+  test.each([
+    ['a reset', RESET, frozen],
+    ['a 502', answered(502), frozen],
+    ['a 2xx without a usable id', answered(200, ''), frozen],
+    ['a lost worker', unanswered(WORKER_LOST), frozen],
+    ['a task id', ACCEPTANCE, { to: 'accepted', providerTaskId: 'task-1' }],
+    ['a 422', answered(422), { to: 'rejected', stateReason: 'request_refused' }],
+    ['a 429', answered(429), { to: 'queued', stateReason: 'rate_limited' }],
+    ['a 401', answered(401), { to: 'queued', stateReason: 'account_refused' }],
+  ] as [string, AttemptEvidence, Settlement][])(
+    'its queued request is settled as if it were submitting, never as a re-arm: %s',
+    (_title, evidence, expected) => {
+      expect(decideSettlement(lost, evidence)).toEqual(expected);
+    },
+  );
+
+  test.each([
+    ['an unknown outcome freezes it: the next POST may be the second paid one', RESET, frozen],
+    ['an acceptance is its take', ACCEPTANCE, { to: 'accepted', providerTaskId: 'task-1' }],
+    ['a refusal is evidence only', answered(422), { to: 'unchanged' }],
+    ['a 429 is evidence only', answered(429), { to: 'unchanged' }],
+  ] as [string, AttemptEvidence, Settlement][])(
+    'and a later one has left the request queued: %s',
+    (_title, evidence, expected) => {
+      expect(decideSettlement({ ...lost, isLastAttempt: false }, evidence)).toEqual(expected);
+    },
+  );
+
+  test.each([
+    ['submitting', 'possibly_paid_twice'],
+    ['accepted', 'possibly_paid_twice'],
+    ['cancelled', 'paid_though_withdrawn'],
+  ] as const)('its acceptance moves no request that is %s, and says so', (state, attention) => {
+    const request = { ...lost, state, isLastAttempt: state === 'cancelled', providerTaskId: null };
+    expect(decideSettlement(request, ACCEPTANCE)).toEqual({ to: 'unchanged', attention });
+    expect(decideSettlement(request, RESET)).toEqual({ to: 'unchanged' });
+  });
+
+  test('its acceptance completes a request that is ambiguous by an earlier attempt', () => {
+    expect(decideSettlement({ ...lost, state: 'ambiguous' }, ACCEPTANCE)).toEqual({
+      to: 'accepted',
+      providerTaskId: 'task-1',
+    });
+  });
+
+  test.each([
+    ['unsent', UNSENT],
+    ['429', answered(429)],
+    ['422', answered(422)],
+    ['a 503 that the owner lets go again', RESUBMIT],
+  ])('and is unknown, %s of the attempt after it freezes the request', (_title, evidence) => {
+    const later: RequestUnderLock = { ...SUBMITTING, hasUnseenLoss: true };
+    expect(decideSettlement(later, evidence)).toEqual(frozen);
+    expect(decideSettlement({ ...later, earlierTaskId: 'task-0' }, evidence)).toEqual({
+      to: 'accepted',
+      providerTaskId: 'task-0',
+    });
+  });
+});
+
 describe('the evidence table', () => {
   const TERMINAL = REQUEST_STATES.filter(isTerminal);
   const definite = [400, 413, 422].map((status) => answered(status));

@@ -2,8 +2,9 @@ import { beforeEach, describe, expect, it, onTestFinished } from 'vitest';
 import { outcomeOfRepeatedSend, outcomeOfResponse } from '../../src/core/outcome.ts';
 import type { SubmissionOutcome } from '../../src/core/provider.ts';
 import { type AdmittedBatch, admit } from '../../src/lifecycle/admit.ts';
+import { recordOutcome, type Teller } from '../../src/lifecycle/record-outcome.ts';
 import { rescue } from '../../src/lifecycle/rescue.ts';
-import { recordOutcome, settle, type Teller } from '../../src/lifecycle/settle.ts';
+import { settle } from '../../src/lifecycle/settle.ts';
 import { COMMIT, databaseProxy } from '../support/database-proxy.ts';
 import { type LifecycleContext, laneOf, lifecycleContext } from '../support/lifecycle-context.ts';
 import { waitFor } from '../support/wait-for.ts';
@@ -177,7 +178,6 @@ describe('*unsent*', () => {
 
   it.each<[string, Teller, number]>([
     ['by the worker after its lease', 'worker', LEASE_MS + 1],
-    ['by a file while the lease runs', 'replay', 0],
     ['by a file after the lease', 'replay', LEASE_MS + 1],
   ])('told %s frees nothing: the request is frozen, with what was said', async (_title, teller, passed) => {
     const id = await world.song('one');
@@ -197,6 +197,16 @@ describe('*unsent*', () => {
     await record(attempt, teller);
     await rescue(ctx);
     expect(await world.request(id)).toMatchObject(FROZEN);
+  });
+
+  it('told by a file while the lease runs moves nothing: its worker may live, and its word counts', async () => {
+    const id = await world.song('one');
+    const attempt = await admitted();
+    expect(await record(attempt, 'replay')).toMatchObject({ kind: 'nothing' });
+    expect(await world.request(id)).toMatchObject({ state: 'submitting' });
+    expect(await world.attempt(id)).toMatchObject({ settled_at: null });
+    await record(attempt, 'worker');
+    expect(await world.request(id)).toMatchObject({ state: 'queued', state_reason: 'unsent' });
   });
 
   it('or a refusal, told after somebody has settled the attempt, returns nothing to the queue', async () => {

@@ -1,3 +1,4 @@
+import { resolve } from 'node:path';
 import { OPERATIONS, type OperationName } from '../../src/core/operations.ts';
 import type { SubmissionContext } from '../../src/lifecycle/context.ts';
 import { InstallationGuard } from '../../src/lifecycle/guard-installation.ts';
@@ -8,6 +9,7 @@ import { JobQueue } from '../../src/queue/boss.ts';
 import type { OnetakeConfig } from '../../src/runtime/define-config.ts';
 import { resolveConfig } from '../../src/runtime/options.ts';
 import { systemClock } from '../../src/runtime/system-clock.ts';
+import { createSpool } from '../../src/storage/spool.ts';
 
 export interface LifecycleContext extends SubmissionContext {
   readonly database: Database;
@@ -47,6 +49,7 @@ export async function lifecycleContext(
     worker: 'test',
     providerNamed: () => provider,
     apiKeyOf: () => 'sk_test_key',
+    spool: createSpool({ directory: resolve(config.worker.spoolDirectory), onTrouble: () => undefined }),
     firstPollMs: config.poller.intervalMs,
     ...changes,
     async stop() {

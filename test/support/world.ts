@@ -1,3 +1,5 @@
+import { mkdtemp, rm } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { onTestFinished } from 'vitest';
 import type { OnetakeEventName, OnetakeEvents } from '../../src/core/events.ts';
@@ -106,6 +108,8 @@ export async function openWorld(options: WorldOptions = {}): Promise<World> {
   const baseUrl =
     provider instanceof URL ? provider.origin : provider === 'raw' ? raw.url : (await simulator.start()).url;
   const operation = { ...OPERATION, ...options.operation };
+  const spoolDirectory = await mkdtemp(join(tmpdir(), 'onetake-spool-'));
+  onTestFinished(() => rm(spoolDirectory, { recursive: true, force: true }));
   const config: OnetakeConfig = {
     providers: { sonilo: { baseUrl } },
     accounts: {
@@ -117,9 +121,9 @@ export async function openWorld(options: WorldOptions = {}): Promise<World> {
       },
     },
     operations: { 'text-to-music': operation, 'video-to-music': operation },
-    worker: { rescueIntervalMs: 100 },
     poller: { intervalMs: 50, maxIntervalMs: 50 },
     ...options.config,
+    worker: { rescueIntervalMs: 100, spoolDirectory, ...options.config?.worker },
   };
   await migrate({ connectionString: database.connectionString, config });
   const client = createClient({ connectionString: database.connectionString });

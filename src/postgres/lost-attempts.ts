@@ -1,0 +1,87 @@
+import type { AttemptIntent } from '../core/spooled-outcome.ts';
+import { firstRow, type Sql } from './database.ts';
+
+// Attempts that a database lost: its transaction A was confirmed, and a restore, or a standby that took over,
+// doesn't have it. Only the outcome that their worker holds tells that they ever were.
+
+/** In `health_effect`: what happened under a breaker that this database may never have had counts for nothing. */
+export const INTENT_LOST = 'intent_lost';
+
+/**
+ * Writes the attempt's row again, under the request's lock. It keeps its number when no other attempt of the
+ * request came later, by number or by start; else it gets one below all others, so that the last attempt stays
+ * the last.
+ */
+export async function insertLostAttempt(tx: Sql, intent: AttemptIntent): Promise<void> {
+  await tx.executeSql(
+    `with others as materialized (
+  select min(attempt) as first, min(attempt) filter (where attempt >= $3 or started_at > $4) as later
+  from onetake.submission_attempts
+  where request_id = $2
+), written as (
+  insert into onetake.submission_attempts (id, request_id, attempt, account, operation, breaker_name, generation,
+    hold_epoch, is_probe, worker, started_at, lease_expires_at, window_until, slot_until, quarantine_until, override)
+  select $1, r.id, case when o.later is null or o.later > $3 then $3 else least(o.first - 1, 0) end, r.account,
+    r.operation, $5, $6, $7, $8, $9, $4, $10, $11, $12, $13, $14
+  from onetake.generation_requests r, others o
+  where r.id = $2
+)
+update onetake.generation_requests r
+set submissions = $3
+from others o
+where r.id = $2 and o.later is null`,
+    [
+      intent.attemptId,
+      intent.requestId,
+      intent.attempt,
+      intent.startedAt,
+      intent.breakerName,
+      intent.generation,
+      intent.holdEpoch,
+      intent.isProbe,
+      intent.worker,
+      intent.leaseExpiresAt,
+      intent.windowUntil,
+      intent.slotUntil,
+      intent.quarantineUntil,
+      intent.override,
+    ],
+  );
+}
+
+export interface OtherTakes {
+  /** A task id that an earlier attempt turned out to have been accepted under. */
+  readonly earlierTaskId: string | null;
+  /** An attempt that this database had lost is unknown, and came to light after this one was admitted. */
+  readonly hasUnseenLoss: boolean;
+}
+
+/**
+ * What other attempts of the request have bought, or may have, that nobody knew when attempt `attemptId` was
+ * admitted. Withdrawn words don't count.
+ */
+export async function findOtherTakes(tx: Sql, requestId: string, attemptId: string): Promise<OtherTakes> {
+  const row = await firstRow<OtherTakes>(
+    tx,
+    `select
+  (
+    select coalesce(e.provider_task_id, a.provider_task_id)
+    from onetake.submission_attempts a
+    left join onetake.attempt_evidence e on e.attempt_id = a.id and e.certainty = 'accepted'
+      and e.provider_task_id is not null and e.withdrawn_at is null
+    where a.request_id = $1 and a.attempt < mine.attempt
+      and (e.id is not null or (a.certainty = 'accepted' and a.provider_task_id is not null))
+    order by a.attempt desc, e.id desc
+    limit 1
+  ) as "earlierTaskId",
+  exists (
+    select from onetake.submission_attempts l
+    where l.request_id = $1 and l.id <> mine.id and l.certainty = 'unknown' and l.health_effect = $3
+      and l.settled_at > mine.started_at
+  ) as "hasUnseenLoss"
+from onetake.submission_attempts mine
+where mine.id = $2`,
+    [requestId, attemptId, INTENT_LOST],
+  );
+  return row as OtherTakes;
+}
