@@ -3,6 +3,7 @@ import { OnetakeError, suggestion } from '../../core/errors.ts';
 import { outcomeOfTransportFailure } from '../../core/outcome.ts';
 import type { Provider, SubmissionOutcome } from '../../core/provider.ts';
 import { parseBaseUrl } from './base-url.ts';
+import { provenOracle } from './proven-oracle.ts';
 import { isReachableOnce } from './reachable.ts';
 import { readTaskOnce } from './read-task.ts';
 import { submitOnce } from './submit.ts';
@@ -33,14 +34,18 @@ export function createSoniloProvider(options: SoniloProviderOptions): Provider {
   }
   const base = parseBaseUrl(options.baseUrl, options.allowPlainHttp === true);
   const reads = new Agent({ allowH2: false, pipelining: 1, connect: { timeout: 10_000 } });
+  const proven = provenOracle();
   let closing: Promise<void> | undefined;
   return {
     name: 'sonilo',
-    submit: (submission) => (closing === undefined ? submitOnce(base, submission) : Promise.resolve(CLOSED)),
+    submit: (submission) =>
+      closing === undefined ? submitOnce(base, submission, proven) : Promise.resolve(CLOSED),
     readTask: (read) => readTaskOnce(base, reads, read),
+    selfTest: () => proven.prove(),
     isReachable: (timeoutMs) => isReachableOnce(base, reads, timeoutMs),
     close() {
       closing ??= reads.close();
+      proven.oracle.close();
       return closing;
     },
   };
@@ -50,6 +55,8 @@ const CLOSED: SubmissionOutcome = {
   ...outcomeOfTransportFailure({ unsent: true, ownDoing: true }),
   evidence: {
     phase: 'unsent',
+    headersSent: false,
+    headersSentProof: 'kept_back',
     httpStatus: null,
     errorCode: 'provider_closed',
     providerTaskId: null,

@@ -5,16 +5,22 @@ import { buildConnector } from 'undici';
 export interface FreshSocket {
   /** For undici's `connect` option. Connects once; a second call is refused. */
   readonly connector: buildConnector.connector;
-  /** The request may be on this socket: it was given to undici. */
+  /**
+   * The request may be on this socket: it was given to undici. While it is false nothing can have been sent,
+   * since undici has no other way to a socket than this connector.
+   */
   readonly handedOver: boolean;
+  /** Something was written to it. True is proof of a byte; false is a second witness, and no proof by itself. */
+  readonly wasWrittenTo: boolean;
   isHandedOver(socket: unknown): boolean;
-  /** Closes without a byte more; for the moment just before the first one. */
-  drop(): void;
   /** Throws away what the kernel has not sent yet. A plain close would go on sending it. */
   end(): void;
   /** True once nothing can leave by it any more; waits for that at most `withinMs`. */
   ended(withinMs: number): Promise<boolean>;
 }
+
+/** undici's own connect time-out, counted in ticks of half a second, lies behind ours. */
+const BACKSTOP_MS = 2_000;
 
 export function freshSocket(options: {
   /** Until name, TCP and TLS are done, ms. */
@@ -24,6 +30,7 @@ export function freshSocket(options: {
 }): FreshSocket {
   let connectorUsed = false;
   let over = false;
+  let giveUp: ((error: Error) => void) | undefined;
   // Under TLS this is the TCP socket below: only a TCP handle can be reset.
   let tcp: Socket | undefined;
   let given: Socket | undefined;
@@ -35,28 +42,41 @@ export function freshSocket(options: {
       return;
     }
     connectorUsed = true;
-    const startedAt = performance.now();
-    const secure = target.protocol === 'https:';
-    const { servername: _, ...address } = target;
-
-    const handOver = (socket: Socket) => {
-      if (over || !options.mayHandOver()) {
-        socket.destroy();
-        tcp?.destroy();
-        callback(socketError('NOT_HANDED_OVER'), null);
+    let secured: Socket | undefined;
+    let decided = false;
+    const decide = (error: Error | null, socket: Socket | null) => {
+      if (decided) return;
+      decided = true;
+      giveUp = undefined;
+      clearTimeout(timer);
+      if (error === null && socket !== null) {
+        given = socket;
+        callback(null, socket);
         return;
       }
-      given = socket;
-      callback(null, socket);
+      const cause = error ?? socketError('NOT_CONNECTED');
+      // With an error, so that undici's connect timer ends too.
+      secured?.destroy(cause);
+      tcp?.destroy(cause);
+      callback(cause, null);
+    };
+    giveUp = (error) => decide(error, null);
+    const timer = setTimeout(() => giveUp?.(socketError('connect_deadline')), options.connectMs);
+    const handOver = (socket: Socket) => {
+      if (over || !options.mayHandOver()) decide(socketError('NOT_HANDED_OVER'), null);
+      else decide(null, socket);
     };
 
+    const secure = target.protocol === 'https:';
+    const { servername: _, ...address } = target;
+    const timeout = options.connectMs + BACKSTOP_MS;
     // Racing the addresses of a name (Node's default) is safe: it only connects, the losers carry nothing.
-    const connectTcp = buildConnector({ timeout: options.connectMs, allowH2: false });
+    const connectTcp = buildConnector({ timeout, allowH2: false });
     const connecting: unknown = connectTcp(
       { ...address, protocol: 'http:', port: target.port || (secure ? '443' : '80') },
       (error, socket) => {
-        if (error !== null) {
-          callback(error, null);
+        if (error !== null || decided) {
+          decide(error, null);
           return;
         }
         tcp = socket;
@@ -64,12 +84,12 @@ export function freshSocket(options: {
           handOver(socket);
           return;
         }
-        const leftMs = Math.max(1, Math.round(options.connectMs - (performance.now() - startedAt)));
-        const connectTls = buildConnector({ timeout: leftMs, allowH2: false, maxCachedSessions: 0 });
-        connectTls({ ...target, httpSocket: socket }, (tlsError, tlsSocket) => {
+        const connectTls = buildConnector({ timeout, allowH2: false, maxCachedSessions: 0 });
+        const securing: unknown = connectTls({ ...target, httpSocket: socket }, (tlsError, tlsSocket) => {
           if (tlsError === null) handOver(tlsSocket);
-          else callback(tlsError, null);
+          else decide(tlsError, null);
         });
+        if (securing instanceof Socket) secured = securing;
       },
     );
     if (connecting instanceof Socket) tcp = connecting;
@@ -80,18 +100,15 @@ export function freshSocket(options: {
     get handedOver() {
       return given !== undefined;
     },
-    isHandedOver: (socket) => given !== undefined && socket === given,
-    drop() {
-      over = true;
-      given?.destroy();
-      tcp?.destroy();
+    get wasWrittenTo() {
+      // Counts what waits in Node, too; a socket that has never been written to says undefined or 0.
+      return given !== undefined && (given.bytesWritten ?? 0) > 0;
     },
+    isHandedOver: (socket) => given !== undefined && socket === given,
     end() {
       over = true;
-      if (tcp === undefined || tcp.destroyed) return;
-      // With an error, so that undici's connect timer ends too.
-      if (tcp.connecting) tcp.destroy(socketError('ENDED_WHILE_CONNECTING'));
-      else tcp.resetAndDestroy();
+      if (giveUp !== undefined) giveUp(socketError('ENDED_WHILE_CONNECTING'));
+      else if (tcp !== undefined && !tcp.destroyed) tcp.resetAndDestroy();
     },
     ended(withinMs) {
       const socket = tcp;

@@ -1,124 +1,92 @@
-import { subscribe, unsubscribe } from 'node:diagnostics_channel';
-import { Client, type Dispatcher } from 'undici';
 import { operationNamed } from '../../core/operations.ts';
-import { type Outcome, outcomeOfResponse, outcomeOfTransportFailure } from '../../core/outcome.ts';
+import {
+  type Outcome,
+  outcomeOfRepeatedSend,
+  outcomeOfResponse,
+  outcomeOfTransportFailure,
+} from '../../core/outcome.ts';
 import type { Submission, SubmissionOutcome, WireEvidence } from '../../core/provider.ts';
 import type { BaseUrl } from './base-url.ts';
 import { jsonOf, retryAfterOf } from './body.ts';
 import { decodeSubmissionAnswer } from './decode.ts';
-import { exchange, type Reply } from './exchange.ts';
+import type { Reply } from './exchange.ts';
 import { encodeForm } from './forms.ts';
-import { type FreshSocket, freshSocket } from './fresh-socket.ts';
 import { headersFor } from './headers.ts';
-import { transportErrorCode, verdictOfTransportError, withoutKey } from './transport-errors.ts';
-
-const MAX_ANSWER_BYTES = 1_048_576;
-/** How long past its end we look for the socket's close; counted on top of the deadline. */
-const CLOSE_WAIT_MS = 250;
-/** Published by undici in the same turn as, and just before, the first byte of a request. */
-const SEND_HEADERS = 'undici:client:sendHeaders';
+import { MAX_ANSWER_BYTES, type OpenClient, type Post, type PostEnd, postOnce } from './post.ts';
+import type { ProvenOracle } from './proven-oracle.ts';
+import { isOwnDoing, isUnsentByCode, transportErrorCode, withoutKey } from './transport-errors.ts';
 
 /** One paid POST, at most once, whatever happens. Never rejects. */
-export async function submitOnce(base: BaseUrl, submission: Submission): Promise<SubmissionOutcome> {
-  let request: Dispatcher.DispatchOptions;
+export async function submitOnce(
+  base: BaseUrl,
+  submission: Submission,
+  proven: ProvenOracle,
+  open?: OpenClient,
+): Promise<SubmissionOutcome> {
+  let post: Post;
   try {
-    request = postRequest(base, submission);
-    if (!submission.maySend()) return unsentByUs('gate_closed');
+    post = postOf(base, submission);
+    // Once in a process, before its first POST. It takes of the send budget, so the gate comes after it.
+    await proven.prove();
+    if (!submission.maySend()) return keptBack('gate_closed');
   } catch (error) {
-    return unsentByUs(transportErrorCode(error));
+    return keptBack(transportErrorCode(error));
   }
-
-  let gateClosed = false;
-  const mayStillSend = () => {
-    gateClosed ||= !asked(submission.maySend);
-    return !gateClosed;
+  const end = await postOnce(proven.oracle, post, open);
+  const sent = headersSentOf(end, proven);
+  const outcome =
+    end.reply.status === null || sent.headersSent === false
+      ? withoutStatus(end, sent)
+      : withStatus(end, end.reply.status, sent, submission);
+  if (end.watch.repeated === 0) return outcome;
+  return {
+    ...outcome,
+    ...outcomeOfRepeatedSend(outcome),
+    evidence: { ...outcome.evidence, repeatedSend: true },
+    retryAfterMs: null,
   };
-  const socket = freshSocket({ connectMs: submission.deadlines.connectMs, mayHandOver: mayStillSend });
-  const lastGate = (message: unknown) => {
-    const { socket: writtenTo } = message as { readonly socket?: unknown };
-    // Destroying lets no byte out; throwing here would.
-    if (socket.isHandedOver(writtenTo) && !mayStillSend()) socket.drop();
-  };
-
-  let client: Client | undefined;
-  try {
-    subscribe(SEND_HEADERS, lastGate);
-    client = postClient(base, socket, submission);
-    const reply = await exchange(client, request, {
-      firstResponseMs: submission.deadlines.firstResponseMs,
-      wholeMs: submission.deadlines.submissionMs,
-      maxBodyBytes: MAX_ANSWER_BYTES,
-      endConnection: () => socket.end(),
-    });
-    const settledAt = performance.now();
-    socket.end();
-    const closed = reply.bodyEnd === 'complete' || (await socket.ended(CLOSE_WAIT_MS));
-    if (gateClosed) return unsentByUs('gate_closed');
-    return reply.status === null
-      ? withoutStatus(reply, socket, closed)
-      : withStatus(reply, reply.status, submission, {
-          closed,
-          responseAgeMs: reply.startedAt === null ? null : Math.round(settledAt - reply.startedAt),
-        });
-  } catch (error) {
-    // Our own fault, but only a socket that was never handed over proves that nothing left.
-    socket.end();
-    if (!socket.handedOver) return unsentByUs(transportErrorCode(error));
-    const closed = await socket.ended(CLOSE_WAIT_MS);
-    return noStatus({ unsent: false, ownDoing: false }, transportErrorCode(error), closed);
-  } finally {
-    unsubscribe(SEND_HEADERS, lastGate);
-    client?.destroy().catch(() => undefined);
-  }
 }
 
-function postRequest(base: BaseUrl, submission: Submission): Dispatcher.DispatchOptions {
+type HeadersSent = Required<Pick<WireEvidence, 'headersSent' | 'headersSentProof'>>;
+
+/**
+ * Whether the first byte went out, and the proof. *Not* takes the oracle, healthy, without a notice of this POST
+ * that it let through; error codes look alike on both sides of the first byte. Only where the oracle can't be
+ * trusted does a code prove it, and then only one that comes before a connection.
+ */
+function headersSentOf({ reply, watch, socket, gateClosed }: PostEnd, proven: ProvenOracle): HeadersSent {
+  if (watch.written > 0) return { headersSent: true, headersSentProof: 'oracle' };
+  // Bytes that nobody announced, or an answer to nothing: from now on its silence proves nothing.
+  if (socket.wasWrittenTo || (reply.status !== null && watch.stopped === 0)) proven.distrust();
+  if (proven.health === 'healthy' && !watch.isDoubtful) {
+    return { headersSent: false, headersSentProof: 'oracle' };
+  }
+  // Not the code alone: a socket that undici never got is the second witness that nothing left by it.
+  if (!socket.handedOver && gateClosed) return { headersSent: false, headersSentProof: 'kept_back' };
+  if (!socket.handedOver && isUnsentByCode(reply.error)) {
+    return { headersSent: false, headersSentProof: 'error_code' };
+  }
+  if (reply.status !== null) return { headersSent: true, headersSentProof: 'answer' };
+  return { headersSent: null, headersSentProof: null };
+}
+
+function postOf(base: BaseUrl, submission: Submission): Post {
   const form = encodeForm(submission.fields);
-  const { firstResponseMs, submissionMs } = submission.deadlines;
   return {
+    origin: base.origin,
     path: `${base.pathPrefix}${operationNamed(submission.operation).path}`,
-    method: 'POST',
     headers: headersFor(submission.apiKey, form.contentType),
     body: form.bytes,
-    // undici's default for a POST, spelled out: `true` would let it send again after a lost socket.
-    idempotent: false,
-    reset: true,
-    headersTimeout: firstResponseMs + BACKSTOP_MS,
-    bodyTimeout: submissionMs + BACKSTOP_MS,
+    deadlines: submission.deadlines,
+    maySend: submission.maySend,
   };
-}
-
-/** undici's own time-outs lie behind our deadlines, which say by their code that it was we who gave up. */
-const BACKSTOP_MS = 1_000;
-
-/** A client of its own for each POST: no pool, no kept connection that the server may just be closing. */
-function postClient(base: BaseUrl, socket: FreshSocket, submission: Submission): Client {
-  return new Client(base.origin, {
-    connect: socket.connector,
-    // undici 8 would otherwise speak HTTP/2, where it sends a refused stream again by itself.
-    allowH2: false,
-    pipelining: 0,
-    maxRequestsPerClient: 1,
-    maxHeaderSize: 16_384,
-    headersTimeout: submission.deadlines.firstResponseMs + BACKSTOP_MS,
-    bodyTimeout: submission.deadlines.submissionMs + BACKSTOP_MS,
-  });
-}
-
-/** A gate that breaks is closed. */
-function asked(maySend: () => boolean): boolean {
-  try {
-    return maySend() === true;
-  } catch {
-    return false;
-  }
 }
 
 function withStatus(
-  reply: Reply,
+  { reply, closed, responseAgeMs }: PostEnd,
   status: number,
+  sent: HeadersSent,
   submission: Submission,
-  seen: Pick<WireEvidence, 'closed' | 'responseAgeMs'>,
 ): SubmissionOutcome {
   const answer = decodeSubmissionAnswer(jsonOf(reply, MAX_ANSWER_BYTES));
   const outcome = outcomeOfResponse({
@@ -132,28 +100,33 @@ function withStatus(
     ...outcome,
     evidence: {
       phase: reply.bodyEnd === 'cut' ? 'response_started' : 'answered',
+      ...sent,
       httpStatus: status,
       errorCode: accepted ? null : (withoutSecrets(answer.code, submission) ?? wireCode(reply)),
       providerTaskId: accepted && typeof answer.taskId === 'string' ? answer.taskId : null,
-      ...seen,
+      closed,
+      responseAgeMs,
     },
     retryAfterMs: outcome.health === 'capacity_signal' ? retryAfterOf(reply) : null,
   };
 }
 
-function withoutStatus(reply: Reply, socket: FreshSocket, closed: boolean): SubmissionOutcome {
-  const verdict = verdictOfTransportError(reply.error);
-  const unsent = verdict.unsent && !socket.handedOver;
-  return noStatus({ ...verdict, unsent }, wireCode(reply), closed);
+function withoutStatus(end: PostEnd, sent: HeadersSent): SubmissionOutcome {
+  const unsent = sent.headersSent === false;
+  const verdict = { unsent, ownDoing: unsent && (end.gateClosed || isOwnDoing(end.reply.error)) };
+  const errorCode = end.gateClosed && unsent ? 'gate_closed' : wireCode(end.reply);
+  return noStatus(verdict, errorCode, sent, end.closed);
 }
 
-function unsentByUs(errorCode: string | null): SubmissionOutcome {
-  return noStatus({ unsent: true, ownDoing: true }, errorCode, true);
+function keptBack(errorCode: string | null): SubmissionOutcome {
+  const sent = { headersSent: false, headersSentProof: 'kept_back' } as const;
+  return noStatus({ unsent: true, ownDoing: true }, errorCode, sent, true);
 }
 
 function noStatus(
-  verdict: { unsent: boolean; ownDoing: boolean },
+  verdict: { readonly unsent: boolean; readonly ownDoing: boolean },
   errorCode: string | null,
+  sent: HeadersSent,
   closed: boolean,
 ): SubmissionOutcome {
   const outcome: Outcome = outcomeOfTransportFailure(verdict);
@@ -161,6 +134,7 @@ function noStatus(
     ...outcome,
     evidence: {
       phase: verdict.unsent ? 'unsent' : 'sent',
+      ...sent,
       httpStatus: null,
       errorCode,
       providerTaskId: null,

@@ -1,12 +1,16 @@
 /**
- * Codes that undici and Node raise only before a connection could carry the request. Everything that is
- * not listed may have been charged: ECONNRESET, UND_ERR_SOCKET, UND_ERR_DESTROYED and timeouts look the
- * same on both sides of the first byte. A code joins this list with a proof, never for convenience.
+ * The allow-list, for a process whose wire oracle can't be trusted: codes that are raised only before a
+ * connection could carry the request. Everything that is not listed may have been charged: ECONNRESET,
+ * UND_ERR_SOCKET, UND_ERR_DESTROYED and timeouts look the same on both sides of the first byte. A code joins
+ * this list with a proof, never for convenience.
  */
 const UNSENT: ReadonlySet<string> = new Set([
   'ENOTFOUND',
   'EAI_AGAIN',
   'UND_ERR_CONNECT_TIMEOUT',
+  // Ours, of the fresh socket.
+  'connect_deadline',
+  'UND_ERR_INVALID_ARG',
   // The server's certificate was refused: the handshake ends before anything of ours is encrypted.
   'ERR_TLS_CERT_ALTNAME_INVALID',
   'CERT_CHAIN_TOO_LONG',
@@ -38,23 +42,31 @@ const UNSENT: ReadonlySet<string> = new Set([
   'UNABLE_TO_VERIFY_LEAF_SIGNATURE',
 ]);
 
-export interface TransportVerdict {
-  readonly unsent: boolean;
-  /** Ours to repair: says nothing of the provider. */
-  readonly ownDoing: boolean;
-}
+/** Ours to repair, where nothing was sent: it says nothing of the provider. */
+const OWN_DOING: ReadonlySet<string> = new Set([
+  'UND_ERR_INVALID_ARG',
+  'UND_ERR_NOT_SUPPORTED',
+  'UND_ERR_REQ_CONTENT_LENGTH_MISMATCH',
+  'UND_ERR_DESTROYED',
+  'UND_ERR_CLOSED',
+  'SECOND_CONNECTION_REFUSED',
+  'ERR_ASSERTION',
+]);
 
-/** What the error of a request that got no status proves by itself. */
-export function verdictOfTransportError(error: unknown): TransportVerdict {
-  if (!(error instanceof Error)) return { unsent: false, ownDoing: false };
-  const code = stringField(error, 'code');
-  if (code === 'UND_ERR_INVALID_ARG') return { unsent: true, ownDoing: true };
+/** What the error of a request that got no status proves by itself. Only where the wire oracle can't tell. */
+export function isUnsentByCode(error: unknown): boolean {
+  if (!(error instanceof Error)) return false;
   // Several addresses were tried at once; its own code is only the first member's.
   if (error instanceof AggregateError) {
     const members: readonly unknown[] = error.errors;
-    return { unsent: members.length > 0 && members.every(isUnsent), ownDoing: false };
+    return members.length > 0 && members.every(isUnsent);
   }
-  return { unsent: isUnsent(error), ownDoing: false };
+  return isUnsent(error);
+}
+
+/** Says so only of a request that is known to be unsent: some of these codes come on both sides. */
+export function isOwnDoing(error: unknown): boolean {
+  return error instanceof Error && OWN_DOING.has(stringField(error, 'code') ?? '');
 }
 
 function isUnsent(error: unknown): boolean {

@@ -96,6 +96,15 @@ export const WITHOUT_TASK_ID = {
   retryAfterMs: null,
 } as const;
 
-export function noStatus(phase: 'unsent' | 'sent', errorCode: unknown) {
-  return { phase, httpStatus: null, errorCode, providerTaskId: null, responseAgeMs: null, closed: true };
+export function noStatus(phase: 'unsent' | 'sent', errorCode: unknown, headersSentProof = 'oracle') {
+  return {
+    phase,
+    headersSent: phase === 'sent',
+    headersSentProof,
+    httpStatus: null,
+    errorCode,
+    providerTaskId: null,
+    responseAgeMs: null,
+    closed: true,
+  };
 }

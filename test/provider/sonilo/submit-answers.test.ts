@@ -21,6 +21,8 @@ async function answeredWith(answer: Answer, changes: Partial<Submission> = {}) {
 
 const answered = (httpStatus: number, changes: object = {}) => ({
   phase: 'answered',
+  headersSent: true,
+  headersSentProof: 'oracle',
   httpStatus,
   errorCode: null,
   providerTaskId: null,
@@ -85,10 +87,10 @@ describe('the request', () => {
 
 describe('the gate', () => {
   test.each([
-    ['before the dispatch', 0, 0],
-    ['once connected', 1, 1],
-    ['in the turn of the first byte', 2, 1],
-  ])('closed %s: no byte reaches the server', async (_title, openFor, connections) => {
+    ['before the dispatch', 0, 0, 'kept_back'],
+    ['once connected', 1, 1, 'oracle'],
+    ['in the turn of the first byte', 2, 1, 'oracle'],
+  ])('closed %s: no byte reaches the server', async (_title, openFor, connections, headersSentProof) => {
     let asked = 0;
     const { outcome, server } = await submitTo({}, { maySend: () => ++asked <= openFor });
     expect(outcome).toEqual({
@@ -99,6 +101,8 @@ describe('the gate', () => {
       retryAfterMs: null,
       evidence: {
         phase: 'unsent',
+        headersSent: false,
+        headersSentProof,
         httpStatus: null,
         errorCode: 'gate_closed',
         providerTaskId: null,

@@ -38,17 +38,17 @@ describe('before the first byte', () => {
       deadlines: { connectMs: 100, firstResponseMs: 6_000, submissionMs: 9_000 },
     });
     await silent.stop();
-    expect(hanging).toEqual({ ...UNSENT, evidence: noStatus('unsent', 'UND_ERR_CONNECT_TIMEOUT') });
+    expect(hanging).toEqual({ ...UNSENT, evidence: noStatus('unsent', 'connect_deadline') });
     expect(silent.requests).toEqual([]);
   });
 
-  test('our first-response deadline while connecting proves nothing by itself, and ends the connection', async () => {
+  test('our first-response deadline while connecting is unsent, and ends the connection', async () => {
     const silent = await rawServer({});
     const outcome = await submitAt(`https://127.0.0.1:${silent.port}`, {
       deadlines: { connectMs: 8_000, firstResponseMs: 150, submissionMs: 9_000 },
     });
     await silent.stop();
-    expect(outcome).toEqual({ ...TRANSPORT, evidence: noStatus('sent', 'first_response_deadline') });
+    expect(outcome).toEqual({ ...UNSENT, evidence: noStatus('unsent', 'first_response_deadline') });
     expect(silent.requests).toEqual([]);
   });
 
@@ -58,20 +58,40 @@ describe('before the first byte', () => {
     expect(server.bytes).toBe(0);
   });
 
-  test('a reset right after the accept is not proof, so it is unknown', async () => {
+  test('a reset right after the accept is what the wire showed, never what its code says', async () => {
     const { outcome, server } = await submitTo({ onConnection: (socket) => socket.resetAndDestroy() });
-    expect(outcome).toMatchObject(TRANSPORT);
-    expect(outcome.evidence).toMatchObject({ phase: 'sent', httpStatus: null, closed: true });
+    const { headersSent, headersSentProof, phase, closed } = outcome.evidence;
+    expect(['ECONNRESET', 'EPIPE', 'UND_ERR_SOCKET']).toContain(outcome.evidence.errorCode);
+    // The kernel decides whether our connect or its reset is first.
+    expect({ headersSent, headersSentProof, phase, closed }).toEqual({
+      headersSent: outcome.certainty === 'unknown',
+      headersSentProof: 'oracle',
+      phase: outcome.certainty === 'unsent' ? 'unsent' : 'sent',
+      closed: true,
+    });
     expect(server.posts).toBe(0);
   });
 
-  test('a TLS handshake cut by a reset carries ECONNRESET, so it is unknown', async () => {
+  test('a TLS handshake cut by a reset carries ECONNRESET, and is unsent by the oracle alone', async () => {
     const server = await rawServer({
       onConnection: (socket) => socket.once('data', () => socket.resetAndDestroy()),
     });
     const outcome = await submitAt(`https://127.0.0.1:${server.port}`);
     await server.stop();
-    expect(outcome).toEqual({ ...TRANSPORT, evidence: noStatus('sent', 'ECONNRESET') });
+    expect(outcome).toEqual({ ...UNSENT, evidence: noStatus('unsent', 'ECONNRESET') });
+    expect(server.posts).toBe(0);
+  });
+
+  test('TLS to a plain port is unsent', async () => {
+    const server = await rawServer({
+      onConnection: (socket) => socket.end('HTTP/1.1 400 Bad Request\r\n\r\n'),
+    });
+    const outcome = await submitAt(`https://127.0.0.1:${server.port}`);
+    await server.stop();
+    expect(outcome).toMatchObject({
+      ...UNSENT,
+      evidence: { headersSent: false, headersSentProof: 'oracle' },
+    });
     expect(server.posts).toBe(0);
   });
 
@@ -86,11 +106,14 @@ describe('before the first byte', () => {
 
   test('a blank key and an unknown operation are unsent by our own doing', async () => {
     const blank = await submitTo({}, { apiKey: ' ' });
-    expect(blank.outcome).toEqual({ ...UNSENT_OWN_DOING, evidence: noStatus('unsent', 'missing_api_key') });
+    expect(blank.outcome).toEqual({
+      ...UNSENT_OWN_DOING,
+      evidence: noStatus('unsent', 'missing_api_key', 'kept_back'),
+    });
     const unknown = await submitTo({}, { operation: 'text-to-smell' });
     expect(unknown.outcome).toEqual({
       ...UNSENT_OWN_DOING,
-      evidence: noStatus('unsent', 'unknown_operation'),
+      evidence: noStatus('unsent', 'unknown_operation', 'kept_back'),
     });
     expect(blank.server.connections + unknown.server.connections).toBe(0);
   });
@@ -161,6 +184,8 @@ describe('after the first byte', () => {
 describe('a response that does not arrive whole', () => {
   const started = (status: number, errorCode: string | null) => ({
     phase: 'response_started',
+    headersSent: true,
+    headersSentProof: 'oracle',
     httpStatus: status,
     errorCode,
     providerTaskId: null,

@@ -1,8 +1,9 @@
 import { errors } from 'undici';
 import { expect, test } from 'vitest';
 import {
+  isOwnDoing,
+  isUnsentByCode,
   transportErrorCode,
-  verdictOfTransportError,
 } from '../../../src/provider/sonilo/transport-errors.ts';
 
 const coded = (code: string, more: object = {}) => Object.assign(new Error('x'), { code, ...more });
@@ -15,20 +16,25 @@ test.each([
   ['EAI_AGAIN', coded('EAI_AGAIN')],
   ['a refused connection', refused()],
   ['a connect timeout', new errors.ConnectTimeoutError()],
+  ['our connect deadline', coded('connect_deadline')],
   ['an expired certificate', coded('CERT_HAS_EXPIRED')],
   ['an unknown issuer', coded('UNABLE_TO_GET_ISSUER_CERT_LOCALLY')],
   ['a chain signed by itself', coded('SELF_SIGNED_CERT_IN_CHAIN')],
   ['an unverified leaf', coded('UNABLE_TO_VERIFY_LEAF_SIGNATURE')],
   ['addresses that all refused', several([refused(), refused()])],
 ])('%s proves that nothing was sent', (_title, error) => {
-  expect(verdictOfTransportError(error)).toEqual({ unsent: true, ownDoing: false });
+  expect(isUnsentByCode(error)).toBe(true);
+  expect(isOwnDoing(error)).toBe(false);
 });
 
-test('an invalid argument is our own doing', () => {
-  expect(verdictOfTransportError(new errors.InvalidArgumentError('x'))).toEqual({
-    unsent: true,
-    ownDoing: true,
-  });
+test.each([
+  ['an invalid argument', new errors.InvalidArgumentError('x'), true],
+  ['a body of another length', new errors.RequestContentLengthMismatchError(), false],
+  ['a client that is closed', new errors.ClientClosedError(), false],
+  ['a second connection', coded('SECOND_CONNECTION_REFUSED'), false],
+])('%s is our own doing, where nothing was sent', (_title, error, isProof) => {
+  expect(isOwnDoing(error)).toBe(true);
+  expect(isUnsentByCode(error)).toBe(isProof);
 });
 
 test.each<[string, unknown]>([
@@ -52,7 +58,7 @@ test.each<[string, unknown]>([
   ['no address at all', several([])],
   ['a nested aggregate', several([several([refused()])])],
 ])('%s proves nothing', (_title, error) => {
-  expect(verdictOfTransportError(error)).toEqual({ unsent: false, ownDoing: false });
+  expect(isUnsentByCode(error)).toBe(false);
 });
 
 test.each<[unknown, string | null]>([
