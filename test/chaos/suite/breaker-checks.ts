@@ -8,7 +8,8 @@ export function checkBreakers({ transitions, breakers, attempts }: Snapshot): Vi
     const states = own.filter(({ layer }) => layer === 'state');
     const overrides = own.filter(({ layer }) => layer === 'override');
     const of = (what: string) => ({ rule: 'breaker', what: `${breaker.name}: ${what}` });
-    const found = [...chainFaults(states), ...chainFaults(overrides), ...generationFaults(states)].map(of);
+    const rows = [...chainFaults(states), ...chainFaults(overrides), ...generationFaults(states)];
+    const found = [...rows, ...states.flatMap(moveFault)].map(of);
     if (states.length !== breaker.transitions || overrides.length !== breaker.overrideTransitions) {
       found.push(of('its row counts other transitions than there are'));
     }
@@ -41,6 +42,19 @@ function generationFaults(states: readonly TransitionRow[]): string[] {
     if (before === undefined || row.generation === before.generation + 1) return [];
     return [`transition ${row.number}: generation ${before.generation} to ${row.generation}`];
   });
+}
+
+/** Every move of the layer `state`, and what may cause it. */
+const MOVES: Readonly<Record<string, readonly string[]>> = {
+  'closed to open': ['failure_threshold'],
+  'open to half_open': ['probe_granted'],
+  'half_open to open': ['probe_failed', 'probe_neutral', 'probe_lost'],
+  'half_open to closed': ['probe_succeeded'],
+};
+
+function moveFault({ number, previous, next, cause }: TransitionRow): string[] {
+  const isLegal = MOVES[`${previous} to ${next}`]?.includes(cause) ?? false;
+  return isLegal ? [] : [`transition ${number} from ${previous} to ${next} by ${cause}`];
 }
 
 /** Instants of attempts and transitions are read under the breaker's lock, so they can be compared. */

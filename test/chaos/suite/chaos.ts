@@ -17,6 +17,7 @@ import { Operator } from './operator.ts';
 import { type ChaosReport, countBy, moneyOf } from './report.ts';
 import { Sampler } from './sampler.ts';
 import { planIncidents, type Targets } from './schedule.ts';
+import { CANARY } from './settings.ts';
 import { Observer, type Snapshot, takeSnapshot } from './snapshot.ts';
 import { Timeline } from './timeline.ts';
 import { type ChaosWorld, openWorld, PROCESS_NAMES, STEADY, through } from './world.ts';
@@ -99,7 +100,7 @@ class ChaosRun {
       await incidents.heal();
       await app.stop();
       operator.isClearing = true;
-      await this.#finish(lookAt);
+      await this.#finish(lookAt, () => world.spooled().length);
       await operator.stop();
       sampler.stop();
       this.#ending.abort();
@@ -187,6 +188,11 @@ class ChaosRun {
       ...checkBreakers(snapshot),
       ...checkWindows(ledger, Date.now() - 200_000),
       ...checkConcurrency(facts),
+      ...world
+        .spooled()
+        .flatMap((text) =>
+          text.includes(CANARY) ? [{ rule: 'no leak', what: 'a canary in the spool' }] : [],
+        ),
     ];
     for (const violation of found) {
       this.#violate(violation);
@@ -196,19 +202,21 @@ class ChaosRun {
   }
 
   /** Bounded: everything that was ordered comes to an end, or is named. */
-  async #finish(lookAt: () => Promise<Facts | undefined>): Promise<void> {
+  async #finish(lookAt: () => Promise<Facts | undefined>, spooled: () => number): Promise<void> {
     const limit = Date.now() + FINISH_LIMIT_MS;
     let left: ReturnType<typeof unfinished> = [];
     while (!this.#ending.signal.aborted) {
       const facts = await lookAt();
       if (facts !== undefined) {
         left = unfinished(facts);
-        if (left.length === 0) return;
+        if (left.length === 0 && spooled() === 0) return;
       }
       if (Date.now() > limit) break;
       await delay(1_000, undefined, { signal: this.#ending.signal }).catch(() => undefined);
     }
     if (this.#ending.signal.aborted) return;
+    if (spooled() > 0)
+      this.#violate({ rule: 'nothing stuck', what: `${spooled()} outcomes are still in the spool` });
     for (const row of left) {
       this.#violate({
         rule: 'nothing stuck',

@@ -36,6 +36,7 @@ export function check(facts: Facts): Violation[] {
   const cases = casesOf(facts);
   return [
     ...cases.flatMap((one) => checkPosts(one, facts)),
+    ...cases.flatMap(checkLeases),
     ...cases.flatMap((one) => checkTasks(one, facts)),
     ...cases.flatMap((one) => checkMoney(one, facts)),
     ...cases.flatMap((one) => checkNotStuck(one, facts)),
@@ -88,6 +89,28 @@ function checkPosts({ marker, request, attempts, rearms }: Case, { ledger }: Fac
   if (rearms > unknown)
     say('one re-arm per unknown attempt', `${rearms} re-arms of ${unknown} unknown attempts`);
   return found;
+}
+
+/** Only the end of its lease takes an attempt from its worker, and nothing follows one that may still arrive. */
+function checkLeases({ marker, request, attempts }: Case): Violation[] {
+  return attempts.flatMap((attempt, n) => {
+    const found: Violation[] = [];
+    const { settledAt, leaseExpiresAt, phase, certainty, closedAt, quarantineUntil } = attempt;
+    const of = `${request.id}: attempt ${attempt.attempt}`;
+    if (phase === 'lease_over' && settledAt !== null && settledAt < leaseExpiresAt) {
+      const early = Math.round(leaseExpiresAt - settledAt);
+      found.push({ rule: 'lease', what: `${of} was given up ${early} ms before its lease ended`, marker });
+    }
+    const next = attempts[n + 1];
+    if (next === undefined) return found;
+    if (settledAt === null || next.startedAt < settledAt) {
+      found.push({ rule: 'one at a time', what: `${of} was not settled when the next began`, marker });
+    }
+    if (certainty === 'unknown' && closedAt === null && next.startedAt < quarantineUntil) {
+      found.push({ rule: 'quarantine', what: `${of} may still arrive, and the next has begun`, marker });
+    }
+    return found;
+  });
 }
 
 /** Every task that was charged is known, or its request is frozen, or an operator has had a word. */

@@ -26,6 +26,8 @@ export interface AttemptRow {
   readonly startedAt: number;
   readonly leaseExpiresAt: number;
   readonly settledAt: number | null;
+  readonly closedAt: number | null;
+  readonly quarantineUntil: number;
   readonly phase: string | null;
   readonly httpStatus: number | null;
   readonly certainty: string | null;
@@ -82,7 +84,8 @@ const QUERIES = {
   provider_task_id as task, submissions from onetake.generation_requests`,
   attempts: `select id, request_id as "requestId", attempt, account, breaker_name as breaker, is_probe as "isProbe",
   override, ${ms('started_at')} as "startedAt", ${ms('lease_expires_at')} as "leaseExpiresAt",
-  ${ms('settled_at')} as "settledAt", phase, http_status as "httpStatus", certainty, reason,
+  ${ms('settled_at')} as "settledAt", ${ms('closed_at')} as "closedAt",
+  ${ms('quarantine_until')} as "quarantineUntil", phase, http_status as "httpStatus", certainty, reason,
   provider_task_id as task from onetake.submission_attempts order by request_id, attempt`,
   evidence: `select attempt_id as "attemptId", certainty, provider_task_id as task from onetake.attempt_evidence`,
   actions: `select action, subject from onetake.operator_actions`,

@@ -1,5 +1,5 @@
 import { type ChildProcess, fork } from 'node:child_process';
-import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { migrate } from '../../../src/worker.ts';
@@ -26,6 +26,8 @@ export interface ChaosWorld {
   readonly operatorProxy: TcpProxy;
   readonly databaseProxies: ReadonlyMap<string, TcpProxy>;
   readonly events: ReadonlyMap<string, number>;
+  /** What lies in the spool of the workers, which share one. */
+  spooled(): readonly string[];
   order(order: ProviderOrder): void;
   stop(): Promise<void>;
 }
@@ -95,11 +97,29 @@ export async function openWorld(options: WorldOptions): Promise<ChaosWorld> {
     const operatorProxy = await databaseProxy('operator');
     for (const child of processes.values()) child.start();
     const order = provider.order;
+    const spooled = () => textsIn(join(directory, '.onetake', 'spool'));
     const proxies = { providerProxy, appProxy, operatorProxy, databaseProxies };
-    return { postgres, ledger, processes, ...proxies, events, order, stop };
+    return { postgres, ledger, processes, ...proxies, events, spooled, order, stop };
   } catch (error) {
     await stop();
     throw error;
+  }
+}
+
+function textsIn(directory: string): string[] {
+  try {
+    return readdirSync(directory).flatMap((name) => textOf(join(directory, name)) ?? []);
+  } catch {
+    return [];
+  }
+}
+
+/** Undefined for a file that a worker has just removed. */
+function textOf(file: string): string | undefined {
+  try {
+    return readFileSync(file, 'utf8');
+  } catch {
+    return undefined;
   }
 }
 
