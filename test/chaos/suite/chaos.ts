@@ -183,7 +183,7 @@ class ChaosRun {
     if (snapshot === undefined) return undefined;
     this.#snapshot = snapshot;
     const facts: Facts = { orders, ledger, snapshot };
-    const found = [
+    const found: Violation[] = [
       ...check(facts),
       ...checkBreakers(snapshot),
       ...checkWindows(ledger, Date.now() - 200_000),
