@@ -48,7 +48,7 @@ class ChaosRun {
   readonly #options: ChaosOptions;
   readonly #surroundings: RunSurroundings;
   readonly #timeline: Timeline;
-  readonly #violations: Violation[] = [];
+  readonly #violations: (Violation & { readonly atMs: number })[] = [];
   readonly #ending = new AbortController();
   #snapshot: Snapshot | undefined;
   #startedAt = Date.now();
@@ -124,7 +124,7 @@ class ChaosRun {
       ({ rule, what }) => rule === violation.rule && what === violation.what,
     );
     if (isKnown) return;
-    this.#violations.push(violation);
+    this.#violations.push({ ...violation, atMs: Date.now() - this.#startedAt });
     this.#timeline.add('violation', `${violation.rule}: ${violation.what}`);
     if (this.#violations.length === 1) {
       const { progress } = this.#surroundings;

@@ -1,0 +1,261 @@
+// One deliberate fault of the product each, as a change of its text, and who is expected to notice.
+
+export interface Edit {
+  readonly file: string;
+  readonly find: string;
+  readonly replace: string;
+}
+
+export interface Mutation {
+  readonly name: string;
+  readonly breaks: string;
+  readonly edits: readonly Edit[];
+  /** Without one: the chaos suite. Else these tests, each `project: file`. */
+  readonly tests?: readonly { readonly project: 'unit' | 'postgres'; readonly file: string }[];
+}
+
+const edit = (file: string, find: string, replace: string): Edit => ({ file, find, replace });
+
+export const MUTATIONS: readonly Mutation[] = [
+  {
+    name: 'resend_on_502',
+    breaks: 'a 502 counts as a refusal, and is sent again',
+    edits: [
+      edit(
+        'src/core/outcome.ts',
+        'return response.resubmitOn?.includes(status)',
+        'return status === 502 || response.resubmitOn?.includes(status)',
+      ),
+    ],
+  },
+  {
+    name: 'post_before_intent',
+    breaks: 'the POST goes out before the commit of `submitting`',
+    edits: [
+      edit(
+        'src/lifecycle/admit.ts',
+        'const plan = await commitPlan(ctx, lane, attemptIds, options);',
+        `const plan = await new Promise<AdmissionPlan>((resolve, reject) => {
+    early.push(resolve);
+    commitPlan(ctx, lane, attemptIds, options).then(resolve, reject);
+  });`,
+      ),
+      edit(
+        'src/lifecycle/admit.ts',
+        '      return tried.plan;\n',
+        '      early.shift()?.(tried.plan);\n      return tried.plan;\n',
+      ),
+      edit(
+        'src/lifecycle/admit.ts',
+        'type AdmissionPlan =',
+        'const early: ((plan: AdmissionPlan) => void)[] = [];\ntype AdmissionPlan =',
+      ),
+    ],
+  },
+  {
+    name: 'assume_commit',
+    breaks: 'a COMMIT with an unknown outcome is taken for done',
+    edits: [
+      edit(
+        'src/lifecycle/admit.ts',
+        "return (await wasCommitted(ctx, plan.attempts)) ? plan : { blockedBy: 'no_job' };",
+        'return plan;',
+      ),
+    ],
+  },
+  {
+    name: 'rescue_ignores_lease',
+    breaks: 'rescue takes attempts from live workers',
+    edits: [
+      edit('src/lifecycle/record-outcome.ts', '(isLate || !attempt.leaseIsOver)', 'isLate'),
+      edit(
+        'src/postgres/submission-attempts.ts',
+        'where settled_at is null and lease_expires_at <= now()',
+        'where settled_at is null',
+      ),
+    ],
+  },
+  {
+    name: 'rescue_requeues',
+    breaks: 'an attempt whose worker is lost counts as unsent',
+    edits: [
+      edit(
+        'src/core/outcome.ts',
+        "  health: 'none',\n  certainty: 'unknown',\n  reason: 'worker_lost',",
+        "  health: 'none',\n  certainty: 'unsent',\n  reason: 'worker_lost',",
+      ),
+    ],
+  },
+  {
+    name: 'no_id_is_rejected',
+    breaks: 'a 202 without a task id counts as a refusal',
+    edits: [
+      edit(
+        'src/core/outcome.ts',
+        "return { health: 'unknown_failure', certainty: 'unknown', reason, alert: true };",
+        "return { health: 'unknown_failure', certainty: 'refused', reason, alert: true };",
+      ),
+    ],
+  },
+  {
+    name: 'reset_is_unsent',
+    breaks: 'a connection that was reset after the POST counts as unsent',
+    edits: [
+      edit(
+        'src/provider/sonilo/submit.ts',
+        'const unsent = sent.headersSent === false;',
+        "const unsent = sent.headersSent === false || wireCode(end.reply) === 'ECONNRESET';",
+      ),
+    ],
+  },
+  {
+    name: 'settle_by_posting_again',
+    breaks: 'an outcome that takes too long to be stored is asked for again, by a POST',
+    edits: [
+      edit(
+        'src/runtime/worker-process.ts',
+        'await settle(ctx, attempt, outcome, giveUp.signal);',
+        `const slow = new Promise((resolve) => setTimeout(resolve, 300, 'slow'));
+    if ((await Promise.race([settle(ctx, attempt, outcome, giveUp.signal), slow])) === 'slow') {
+      await settle(ctx, attempt, await submit(ctx, attempt, lane.provider, maySend), giveUp.signal);
+    }`,
+      ),
+    ],
+  },
+  {
+    name: 'stale_outcomes_count',
+    breaks: 'outcomes of an older generation move the breaker',
+    edits: [
+      edit(
+        'src/core/circuit-breaker.ts',
+        "if (outcome.generation !== breaker.generation) return { next: breaker, effect: 'stale_generation' };",
+        "if (breaker.state === 'open' && outcome.health === 'success') {\n    return { next: { state: 'closed', generation: breaker.generation + 1, consecutiveFailures: 0, rampAcceptances: null }, effect: 'closed', cause: 'probe_succeeded' };\n  }",
+      ),
+    ],
+  },
+  {
+    name: 'two_probes',
+    breaks: 'a half-open breaker lets others through',
+    edits: [
+      edit(
+        'src/core/circuit-breaker.ts',
+        "    case 'half_open':\n      return { permit: 'refuse', retryAt: undefined };",
+        "    case 'half_open':\n      return { permit: 'allow' };",
+      ),
+    ],
+  },
+  {
+    name: 'open_is_not_respected',
+    breaks: 'an open breaker lets requests through',
+    edits: [
+      edit(
+        'src/core/circuit-breaker.ts',
+        "{ permit: 'refuse', retryAt: breaker.retryAt };",
+        "{ permit: 'allow' };",
+      ),
+    ],
+  },
+  {
+    name: 'slot_freed_at_lease_end',
+    breaks: 'every unknown attempt gives its slot back',
+    edits: [
+      edit(
+        'src/lifecycle/record-outcome.ts',
+        "return outcome.certainty === 'unknown' && httpStatus !== null && httpStatus >= 500 && httpStatus <= 599;",
+        "return outcome.certainty === 'unknown';",
+      ),
+    ],
+  },
+  {
+    name: 'concurrency_ignored',
+    breaks: 'slots are not counted',
+    edits: [
+      edit('src/core/admission.ts', "if (slots <= 0) return { permits: 0, blockedBy: 'concurrency' };", ''),
+      edit('src/core/admission.ts', 'Math.min(wanted, ramp, rate, slots)', 'Math.min(wanted, ramp, rate)'),
+    ],
+  },
+  {
+    name: 'rate_from_admission',
+    breaks: 'the minute of a POST is counted from its admission',
+    edits: [
+      edit(
+        'src/lifecycle/write-intent.ts',
+        'windowUntil: new Date(leaseEnd + RATE_WINDOW_MS)',
+        'windowUntil: new Date(now.getTime() + RATE_WINDOW_MS)',
+      ),
+    ],
+    tests: [
+      { project: 'postgres', file: 'test/lifecycle/admit.pg.test.ts' },
+      { project: 'postgres', file: 'test/lifecycle/limits.pg.test.ts' },
+    ],
+  },
+  {
+    name: 'rearm_ignores_quarantine',
+    breaks: 'a re-arm is sent while the old POST may still arrive',
+    edits: [
+      edit(
+        'migrations/0001_sql_interface.sql',
+        'else greatest(at_once, last_attempt.quarantine_until)',
+        'else at_once',
+      ),
+    ],
+  },
+  {
+    name: 'enqueue_beside_the_transaction',
+    breaks: 'a request is committed though its caller rolls back',
+    edits: [edit('src/runtime/client.ts', 'if (tx !== undefined) {', 'if (tx === null) {')],
+  },
+  {
+    name: 'prompt_in_the_job',
+    breaks: 'the prompt travels through the queue',
+    edits: [
+      edit(
+        'src/lifecycle/enqueue.ts',
+        'await sendJob(tx, ctx.queue, request);',
+        'await sendJob(tx, ctx.queue, request);\n    await tx.executeSql("update onetake_queue.job set output = to_jsonb($1::text) where singleton_key = $2", [JSON.stringify(request.fields), request.id]);',
+      ),
+    ],
+  },
+  {
+    name: 'key_to_the_file_host',
+    breaks: 'downloads carry the key',
+    edits: [
+      edit(
+        'src/storage/download.ts',
+        "'user-agent': 'onetake'",
+        "'user-agent': 'onetake', authorization: 'Bearer key'",
+      ),
+    ],
+  },
+  {
+    name: 'dies_with_its_connections',
+    breaks: 'an idle connection that ends takes the process with it',
+    edits: [
+      edit('src/postgres/database.ts', "pool.on('error', () => {});", ''),
+      edit('src/postgres/database.ts', "pool.on('connect', (client) => client.on('error', () => {}));", ''),
+    ],
+  },
+  {
+    name: 'transaction_over_a_wait',
+    breaks: 'B1 holds its locks while it waits for something else',
+    edits: [
+      edit(
+        'src/lifecycle/record-outcome.ts',
+        '  if (isLost) {\n    await writeHealthEffect',
+        "  if (teller === 'worker') await new Promise((resolve) => setTimeout(resolve, 3_000));\n  if (isLost) {\n    await writeHealthEffect",
+      ),
+    ],
+  },
+  {
+    name: 'late_answers_dropped',
+    breaks: 'an answer that comes after the lease is forgotten',
+    edits: [
+      edit(
+        'src/lifecycle/record-outcome.ts',
+        'const isLate = attempt.settledAt !== null;',
+        "const isLate = attempt.settledAt !== null;\n  if (isLate) return nothing('nothing');",
+      ),
+    ],
+    tests: [{ project: 'postgres', file: 'test/lifecycle/settle.pg.test.ts' }],
+  },
+];
