@@ -186,7 +186,7 @@ export const MUTATIONS: readonly Mutation[] = [
     ],
     tests: [
       { project: 'postgres', file: 'test/lifecycle/admit.pg.test.ts' },
-      { project: 'postgres', file: 'test/lifecycle/limits.pg.test.ts' },
+      { project: 'postgres', file: 'test/lifecycle/submit.pg.test.ts' },
     ],
   },
   {

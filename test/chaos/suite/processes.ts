@@ -51,6 +51,11 @@ export class ManagedProcess {
     this.proxy = options.proxy;
   }
 
+  /** It has said that it runs. */
+  get isUp(): boolean {
+    return this.#isUp;
+  }
+
   get pid(): number | undefined {
     return this.#child?.pid;
   }
