@@ -18,6 +18,8 @@ export interface InstallationGuardOptions {
   readonly clock: Clock;
   /** Names this process. */
   readonly worker: string;
+  /** Tells the database what this process knows; called at each look while there is trouble. */
+  readonly reassert?: () => Promise<void>;
 }
 
 /**
@@ -56,14 +58,15 @@ export class InstallationGuard {
 
   /** Looks when a look is due; false while nothing may be admitted. One event per change. */
   async recognises(): Promise<boolean> {
-    const { database, clock, worker } = this.#options;
+    const { database, clock, worker, reassert } = this.#options;
     if (clock.monotonic() < this.#nextLookAt) return this.#trouble === null;
     const reading = await checkInstallation(database, this.#mark);
     this.note(reading);
-    this.#nextLookAt = clock.monotonic() + LOOK_EVERY_MS;
-    if (reading.loss !== null && reading.trouble !== 'freezing') {
-      await doubtInstallation(database, reading.loss, worker);
+    if (reading.trouble !== null) {
+      if (reading.loss !== null) await doubtInstallation(database, reading.loss, worker);
+      await reassert?.();
     }
+    this.#nextLookAt = clock.monotonic() + LOOK_EVERY_MS;
     return reading.trouble === null;
   }
 

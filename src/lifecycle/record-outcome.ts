@@ -18,6 +18,7 @@ import {
   noteAttention,
   updateCharge,
 } from '../postgres/generation-requests.ts';
+import { doubtInstallation } from '../postgres/installation.ts';
 import { findOtherTakes, INTENT_LOST, insertLostAttempt } from '../postgres/lost-attempts.ts';
 import { settleAccepted } from '../postgres/settle-accepted.ts';
 import {
@@ -121,6 +122,8 @@ export async function recordOutcome(
   await moveRequest(ctx, tx, request, settlement, consequences.notBefore);
   // Of a request that stays where it is, too.
   if (isLost) await updateCharge(tx, request.id);
+  // What has lost one confirmed attempt may have lost others, whose workers are gone.
+  if (isLost && intent) await doubtInstallation(tx, 'intent_lost', intent.worker, intent.startedAt);
 
   const attention = attentionOf(settlement, evidence);
   if (attention !== null) await noteAttention(tx, request.id, attention);

@@ -18,17 +18,20 @@ const NEVER = new AbortController().signal;
 
 /**
  * Settles one attempt: B1 the money, B2 the health, then the events. Once `giveUp` is aborted, an outcome that
- * can't be committed is left to the spool, and to whoever replays it.
+ * can't be committed is left to the spool, and to whoever replays it: false.
  */
 export async function settle(
   ctx: SubmissionContext,
   attempt: AdmittedAttempt,
   outcome: SubmissionOutcome,
   giveUp: AbortSignal = NEVER,
-): Promise<void> {
+): Promise<boolean> {
   const copy = new SecondCopy(ctx, attempt, outcome);
   const recorded = await recordPatiently(ctx, attempt, outcome, copy, giveUp);
-  if (recorded === undefined) return copy.leave();
+  if (recorded === undefined) {
+    await copy.leave();
+    return false;
+  }
   reportRecorded(ctx, recorded);
   if (recorded.healthDue) {
     try {
@@ -38,8 +41,12 @@ export async function settle(
       ctx.emit('process:trouble', { role: 'worker', loop: 'health', errorCode: databaseErrorCode(error) });
     }
   }
-  if (recorded.kind === 'unknown_request') await copy.strand();
-  else await copy.discard();
+  if (recorded.kind === 'unknown_request') {
+    await copy.strand();
+    return false;
+  }
+  await copy.discard();
+  return true;
 }
 
 /**

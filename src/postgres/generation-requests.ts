@@ -198,6 +198,14 @@ where id = $1`,
   );
 }
 
+/** Its attempt is on the wire, and this database had forgotten it. */
+export async function resumeSubmitting(tx: Sql, id: string): Promise<void> {
+  await tx.executeSql(
+    `update onetake.generation_requests set state = 'submitting', state_reason = null, job_due = false where id = $1`,
+    [id],
+  );
+}
+
 export async function freezeRequest(tx: Sql, id: string, stateReason: OutcomeReason): Promise<void> {
   await tx.executeSql(
     `update onetake.generation_requests

@@ -31,17 +31,30 @@ export async function checkInstallation(
   return row as InstallationReading;
 }
 
-/** For the others, and until an operator says otherwise; the first doubt stays. */
-export async function doubtInstallation(sql: Sql, doubt: InstallationLoss, by: string): Promise<void> {
+/**
+ * For the others, and until an operator says otherwise; the first doubt stays. What was lost before the last
+ * confirmation (`since`: when the lost attempt began) is what that one was about. Waits for nobody: whoever holds the
+ * row is about to freeze or to confirm, and may want a request that the caller has locked.
+ */
+export async function doubtInstallation(
+  sql: Sql,
+  doubt: InstallationLoss,
+  by: string,
+  since: Date | null = null,
+): Promise<void> {
   await sql.executeSql(
     `with doubted as (
   update onetake.installation
   set doubt = $1, doubted_at = clock_timestamp(), doubted_by = $2
-  where doubt is null
+  where one in (
+    select one from onetake.installation
+    where doubt is null and ($3::timestamptz is null or $3 > confirmed_at)
+    for no key update skip locked
+  )
   returning one
 )
 select pg_notify('onetake', 'installation') from doubted`,
-    [doubt, by],
+    [doubt, by, since],
   );
 }
 

@@ -1,5 +1,5 @@
 import type { AttemptIntent } from '../core/spooled-outcome.ts';
-import { firstRow, type Sql } from './database.ts';
+import { firstRow, rows, type Sql } from './database.ts';
 
 // Attempts that a database lost: its transaction A was confirmed, and a restore, or a standby that took over,
 // doesn't have it. Only the outcome that their worker holds tells that they ever were.
@@ -52,7 +52,10 @@ where r.id = $2 and o.later is null`,
 export interface OtherTakes {
   /** A task id that an earlier attempt turned out to have been accepted under. */
   readonly earlierTaskId: string | null;
-  /** An attempt that this database had lost is unknown, and came to light after this one was admitted. */
+  /**
+   * Another attempt, which this database had lost, is on the wire, or is unknown and came to light after this one was
+   * admitted. Where nothing is lost, the one before is settled before the next is admitted.
+   */
   readonly hasUnseenLoss: boolean;
 }
 
@@ -76,12 +79,29 @@ export async function findOtherTakes(tx: Sql, requestId: string, attemptId: stri
   ) as "earlierTaskId",
   exists (
     select from onetake.submission_attempts l
-    where l.request_id = $1 and l.id <> mine.id and l.certainty = 'unknown' and l.health_effect = $3
-      and l.settled_at > mine.started_at
+    where l.request_id = $1 and l.id <> mine.id
+      and (l.settled_at is null or (l.certainty = 'unknown' and l.settled_at > mine.started_at))
   ) as "hasUnseenLoss"
 from onetake.submission_attempts mine
 where mine.id = $2`,
-    [requestId, attemptId, INTENT_LOST],
+    [requestId, attemptId],
   );
   return row as OtherTakes;
+}
+
+/** Which of these attempts this database has no row of, or, of `settled`, no outcome. */
+export async function listForgottenAttempts(
+  sql: Sql,
+  attempts: { readonly unsettled: readonly string[]; readonly settled: readonly string[] },
+): Promise<string[]> {
+  const forgotten = await rows<{ id: string }>(
+    sql,
+    `select k.id from unnest($1::uuid[]) as k (id)
+where not exists (select from onetake.submission_attempts a where a.id = k.id)
+union all
+select k.id from unnest($2::uuid[]) as k (id)
+where not exists (select from onetake.submission_attempts a where a.id = k.id and a.settled_at is not null)`,
+    [attempts.unsettled, attempts.settled],
+  );
+  return forgotten.map(({ id }) => id);
 }

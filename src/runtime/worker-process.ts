@@ -4,6 +4,7 @@ import type { AdmittedBatch } from '../lifecycle/admit.ts';
 import type { SubmissionContext } from '../lifecycle/context.ts';
 import { dispatch, type LaneCursor } from '../lifecycle/dispatch.ts';
 import { InstallationGuard } from '../lifecycle/guard-installation.ts';
+import { KnownAttempts } from '../lifecycle/known-attempts.ts';
 import type { Reaches } from '../lifecycle/probe.ts';
 import { createReplay } from '../lifecycle/replay.ts';
 import { settle } from '../lifecycle/settle.ts';
@@ -61,7 +62,14 @@ export function createWorker(options: ProcessOptions = {}): Worker {
     onRecovered: () => emit('process:recovered', { role: 'worker', loop }),
   });
   const queue = new JobQueue({ executor: database.upkeep, role: 'worker', onError: trouble('queue') });
-  const guard = new InstallationGuard({ database, emit, clock: systemClock, worker });
+  const known = new KnownAttempts(systemClock);
+  const guard = new InstallationGuard({
+    database,
+    emit,
+    clock: systemClock,
+    worker,
+    reassert: () => known.reassert(ctx),
+  });
   database.pool.on('connect', () => guard.reconnected());
   const spool = createSpool({
     directory: resolve(config.worker.spoolDirectory),
@@ -106,14 +114,18 @@ export function createWorker(options: ProcessOptions = {}): Worker {
     // What it kept back itself (no key for that account, too late) tells nothing about the way there.
     if (outcome.reason !== 'unsent_own_doing') reach.note(lane.provider, outcome.certainty);
     void reportWire(lane.provider);
-    await settle(ctx, attempt, outcome, giveUp.signal);
+    const isCommitted = await settle(ctx, attempt, outcome, giveUp.signal);
+    if (isCommitted) known.ended(attempt.attemptId, outcome);
   };
   const startBatch = (lane: Lane, batch: AdmittedBatch): void => {
     for (const attempt of batch.attempts) {
+      const { fields, ...intent } = attempt;
+      known.admitted(intent);
       const performed = perform(attempt, lane, batch)
         .catch(trouble('submission'))
         .finally(() => {
           inFlight.delete(performed);
+          known.ended(attempt.attemptId, undefined);
           dispatching.wake();
         });
       inFlight.add(performed);

@@ -4,7 +4,9 @@ import { createClient } from '../../src/index.ts';
 import { admit } from '../../src/lifecycle/admit.ts';
 import { checkInstallation } from '../../src/postgres/installation.ts';
 import { copyDatabase } from '../support/database-copy.ts';
+import { insertAttempt, settledAs } from '../support/fixtures.ts';
 import { laneOf, lifecycleContext } from '../support/lifecycle-context.ts';
+import { hold } from '../support/raw-provider.ts';
 import type { TestDatabase } from '../support/test-database.ts';
 import { waitFor } from '../support/wait-for.ts';
 import { openWorld, rowPrints, type World } from '../support/world.ts';
@@ -203,6 +205,109 @@ describe('what a worker remembers', () => {
   });
 });
 
+describe('a live worker tells a database that has lost its attempts', () => {
+  test('what it has on the wire, before the outcome is known, so that nobody else submits it', async () => {
+    const world = await openWorld({ provider: 'raw' });
+    world.raw.onPost = hold;
+    const id = await world.song('on the wire');
+    const worker = world.worker({ name: 'the one that knows' });
+    await worker.start();
+    const call = await world.raw.post(1);
+    const { id: attemptId } = await world.attempt(id);
+    await forget(world, id);
+
+    await waitFor(async () => (await world.request(id))['state'] === 'submitting', {
+      what: 'the worker to tell',
+    });
+    expect(await world.attempts(id)).toMatchObject([{ id: attemptId, attempt: 1, settled_at: null }]);
+    expect(await world.database.query('select doubt from onetake.installation')).toEqual([
+      { doubt: 'intent_lost' },
+    ]);
+    expect(world.events).toContainEqual({
+      name: 'submission:alert',
+      event: { requestId: id, attemptId, reason: 'intent_lost', httpStatus: null },
+    });
+    await world.database.query(`select onetake.resume_installation(${NOTE}, force => true)`);
+    const other = world.worker();
+    for (let round = 0; round < 3; round++) expect(await other.runOnce()).toBe(0);
+
+    call.accept('its task');
+    await waitFor(async () => (await world.request(id))['state'] === 'accepted', { what: 'the acceptance' });
+    expect(await world.request(id)).toMatchObject({ provider_task_id: 'its task', charge: 'charged' });
+    expect(world.posts()).toBe(1);
+  });
+
+  test('what it has settled a moment ago', async () => {
+    const world = await openWorld({ provider: 'raw' });
+    world.raw.onPost = (call) => call.accept('its task');
+    const id = await world.song('settled');
+    const worker = world.worker();
+    await worker.start();
+    await waitFor(async () => (await world.request(id))['state'] === 'accepted', { what: 'the acceptance' });
+    await forget(world, id);
+    await waitFor(async () => (await world.request(id))['state'] === 'accepted', { what: 'it again' });
+    expect(await world.request(id)).toMatchObject({ provider_task_id: 'its task', charge: 'charged' });
+    expect(await world.attempts(id)).toHaveLength(1);
+    expect(world.posts()).toBe(1);
+  });
+
+  test('what it has settled, where only the settlement is lost', async () => {
+    const world = await openWorld({ provider: 'raw' });
+    world.raw.onPost = (call) => call.accept('its task');
+    const id = await world.song('settled');
+    const worker = world.worker();
+    await worker.runOnce();
+    await world.database.query(`begin;
+set local session_replication_role = replica;
+update onetake.submission_attempts set settled_at = null, settled_by = null, phase = null, health = null, certainty = null,
+  reason = null, http_status = null, provider_task_id = null, health_applied_at = null, health_effect = null;
+update onetake.generation_requests
+set state = 'submitting', provider_task_id = null, accepted_at = null, next_poll_at = null, charge = 'none';
+update onetake.installation set timeline = timeline + 1;
+commit`);
+    await waitFor(
+      async () => {
+        await worker.runOnce();
+        return (await world.request(id))['state'] === 'accepted';
+      },
+      { what: 'the acceptance again' },
+    );
+    expect(await world.database.query('select doubt from onetake.installation')).toEqual([
+      { doubt: 'intent_lost' },
+    ]);
+  });
+
+  test('under a later attempt that was admitted meanwhile: frozen, and never sent a third time', async () => {
+    const world = await openWorld({ provider: 'raw' });
+    world.raw.onPost = hold;
+    const id = await world.song('twice on the wire');
+    const worker = world.worker({ name: 'the one that knows' });
+    await worker.start();
+    const first = await world.raw.post(1);
+    const [{ id: attemptId, started_at: startedAt }] = (await world.attempts(id)) as [
+      Record<'id' | 'started_at', unknown>,
+    ];
+    // Another worker submits it after a hasty resumption, and is refused.
+    await world.database.query(`begin;
+set local session_replication_role = replica;
+delete from onetake.submission_attempts where request_id = '${id}';
+update onetake.generation_requests set state = 'queued', submissions = 1 where id = '${id}';
+commit`);
+    await insertAttempt(world.database, id, {
+      started_at: new Date(Number(startedAt) + 1),
+      ...settledAs('refused', { reason: 'rate_limited', http_status: 429 }),
+    });
+
+    await waitFor(async () => (await world.request(id))['state'] === 'ambiguous', { what: 'the freeze' });
+    expect(await world.request(id)).toMatchObject({ state_reason: 'intent_lost', submissions: 1 });
+    expect(await world.attempts(id)).toMatchObject([{ id: attemptId, attempt: 0 }, { attempt: 1 }]);
+    first.accept('its task');
+    await waitFor(async () => (await world.attempts(id))[0]?.['settled_at'], { what: 'the outcome' });
+    expect(await world.request(id)).toMatchObject({ state: 'ambiguous', charge: 'charged' });
+    expect(world.posts()).toBe(1);
+  });
+});
+
 async function prepared() {
   const world = await openWorld({ provider: 'raw' });
   const { connectionString } = world.database;
@@ -223,7 +328,7 @@ async function forget(world: World, id: string): Promise<void> {
 set local session_replication_role = replica;
 delete from onetake.submission_attempts where request_id = '${id}';
 update onetake.generation_requests
-set state = 'queued', submissions = 0, provider_task_id = null, accepted_at = null, next_poll_at = null, charge = 'none'
+set state = 'queued', submissions = 0, job_due = true, provider_task_id = null, accepted_at = null, next_poll_at = null, charge = 'none'
 where id = '${id}';
 commit`);
 }

@@ -107,7 +107,7 @@ export async function openBreakerWorld(options: BreakerWorldOptions = {}): Promi
       await world.song(`song ${randomUUID()}`, song);
       return one(self.round(ctx, 1));
     },
-    settle: (attempt, outcome, own = ctx) => settle(own, attempt, outcome),
+    settle: async (attempt, outcome, own = ctx) => void (await settle(own, attempt, outcome)),
     async each(...outcomes) {
       for (const outcome of outcomes) await self.settle(await self.admitted(), outcome);
     },
