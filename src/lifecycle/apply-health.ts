@@ -1,4 +1,9 @@
-import { type AppliedOutcome, applyOutcome, overrideAt } from '../core/circuit-breaker.ts';
+import {
+  type AppliedOutcome,
+  applyOutcome,
+  type CircuitBreaker,
+  overrideAt,
+} from '../core/circuit-breaker.ts';
 import type { BreakerTransition } from '../core/events.ts';
 import {
   type CircuitBreakerRow,
@@ -9,32 +14,50 @@ import {
 } from '../postgres/circuit-breakers.ts';
 import { readClock } from '../postgres/clock.ts';
 import type { Sql } from '../postgres/database.ts';
+import { findHealthDue, takeHealthDue, writeHealthEffects } from '../postgres/health-due.ts';
 import { notify } from '../postgres/notifications.ts';
-import { type LockedAttempt, lockAttempt, writeHealthEffect } from '../postgres/submission-attempts.ts';
+import { type LockedAttempt, lockAttempt } from '../postgres/submission-attempts.ts';
 import { announce } from './announce.ts';
 import type { RescueContext } from './context.ts';
 
 /** How long to wait for a lock, and how often; rescue waits less than a settle does. */
 type Patience = NonNullable<Parameters<RescueContext['database']['retryingTransaction']>[1]>;
 
-/**
- * B2, the health of one settled attempt: attempt, then breaker. Idempotent, so that rescue can finish it
- * for a worker that died between the money and the health. Outcomes count in the order in which they get
- * the breaker's lock.
- */
+/** Outcomes that one transaction applies at most. */
+const BATCH = 500;
+const MAX_BATCHES = 100;
+
+/** B2, the health of one settled attempt and of whatever was settled before it. Idempotent. */
 export async function applyHealth(
   ctx: RescueContext,
   attemptId: string,
   patience: Patience = {},
 ): Promise<void> {
-  const transition = await ctx.database.retryingTransaction(async (tx) => {
-    const attempt = await lockAttempt(tx, attemptId);
-    if (attempt === undefined || attempt.settledAt === null || attempt.healthAppliedAt !== null)
-      return undefined;
-    const row = await lockBreakerOf(ctx, tx, attempt);
-    return applyTo(tx, row, attempt);
-  }, patience);
-  if (transition !== undefined) await announce(ctx, transition);
+  const breaker = await findHealthDue(ctx.database, attemptId);
+  if (breaker !== undefined) await applyDueHealth(ctx, breaker, patience);
+}
+
+/**
+ * Applies every outcome that waits for this breaker, in the order in which they were settled: whoever gets the
+ * lock first does it for those who queue behind, since Postgres hands a row's lock on in no fixed order, and
+ * for workers that died between the money and the health. Says how many.
+ */
+export async function applyDueHealth(
+  ctx: RescueContext,
+  breaker: string,
+  patience: Patience = {},
+): Promise<number> {
+  let total = 0;
+  for (let batch = 1; batch <= MAX_BATCHES; batch++) {
+    const { count, transitions } = await ctx.database.retryingTransaction(async (tx) => {
+      const row = await lockOrMake(ctx, tx, breaker);
+      return applyInOrder(tx, row, await takeHealthDue(tx, breaker, BATCH));
+    }, patience);
+    for (const transition of transitions) await announce(ctx, transition);
+    total += count;
+    if (count < BATCH) break;
+  }
+  return total;
 }
 
 /**
@@ -48,40 +71,31 @@ export async function reapLostProbe(
   attemptId: string,
   patience: Patience = {},
 ): Promise<boolean> {
-  const transition = await ctx.database.retryingTransaction(async (tx) => {
+  const transitions = await ctx.database.retryingTransaction(async (tx) => {
     const attempt = await lockAttempt(tx, attemptId);
     const row = await lockCircuitBreaker(tx, breaker, 'skip');
-    if (row?.breaker.state !== 'half_open' || row.breaker.probeAttemptId !== attemptId) return undefined;
-    if (attempt !== undefined && attempt.settledAt !== null) return applyTo(tx, row, attempt);
-    if (attempt !== undefined && !attempt.leaseIsOver) return undefined;
+    if (row?.breaker.state !== 'half_open' || row.breaker.probeAttemptId !== attemptId) return [];
+    if (attempt !== undefined && attempt.settledAt !== null) {
+      return (await applyInOrder(tx, row, [attempt])).transitions;
+    }
+    if (attempt !== undefined && !attempt.leaseIsOver) return [];
     const now = await readClock(tx);
     const lost = { attemptId, generation: row.breaker.generation, health: 'lost' } as const;
     const move = applyOutcome(row.breaker, lost, row.settings, now, Math.random());
-    return writeTransition(
-      tx,
-      row,
-      move.next,
-      {
-        cause: 'probe_lost',
-        outcomeKind: null,
-        httpStatus: null,
-        requestId: attempt?.requestId ?? null,
-        providerTaskId: null,
-      },
-      now,
-    );
+    const context = {
+      cause: 'probe_lost',
+      outcomeKind: null,
+      httpStatus: null,
+      requestId: attempt?.requestId ?? null,
+      providerTaskId: null,
+    } as const;
+    return [await writeTransition(tx, row, move.next, context, now)];
   }, patience);
-  if (transition === undefined) return false;
-  await announce(ctx, transition);
-  return true;
+  for (const transition of transitions) await announce(ctx, transition);
+  return transitions.length > 0;
 }
 
-async function lockBreakerOf(
-  ctx: RescueContext,
-  tx: Sql,
-  attempt: LockedAttempt,
-): Promise<CircuitBreakerRow> {
-  const name = attempt.breakerName;
+async function lockOrMake(ctx: RescueContext, tx: Sql, name: string): Promise<CircuitBreakerRow> {
   const row = await lockCircuitBreaker(tx, name, 'wait');
   if (row !== undefined) return row;
   const operation = name.slice(name.indexOf('/') + 1);
@@ -89,36 +103,49 @@ async function lockBreakerOf(
   return (await lockCircuitBreaker(tx, name, 'wait')) as CircuitBreakerRow;
 }
 
-async function applyTo(
+interface Applied {
+  readonly count: number;
+  readonly transitions: readonly BreakerTransition[];
+}
+
+/** The caller holds the locks of the breaker and of all these attempts. */
+async function applyInOrder(
   tx: Sql,
-  row: CircuitBreakerRow,
-  attempt: LockedAttempt,
-): Promise<BreakerTransition | undefined> {
+  locked: CircuitBreakerRow,
+  attempts: readonly LockedAttempt[],
+): Promise<Applied> {
+  if (attempts.length === 0) return { count: 0, transitions: [] };
   const now = await readClock(tx);
-  const health = attempt.settledBy === 'rescue' && attempt.isProbe ? 'lost' : (attempt.health ?? 'none');
+  const transitions: BreakerTransition[] = [];
+  const effects: Parameters<typeof writeHealthEffects>[1][number][] = [];
+  let row = locked;
+  let written: CircuitBreaker = row.breaker;
+  for (const attempt of attempts) {
+    const outcome = outcomeOf(row, attempt, now);
+    const move = applyOutcome(row.breaker, outcome, row.settings, now, Math.random());
+    effects.push({ attemptId: attempt.id, effect: move.effect });
+    if (move.cause !== undefined) {
+      const { health: outcomeKind, httpStatus, requestId, providerTaskId } = attempt;
+      const context = { cause: move.cause, outcomeKind, httpStatus, requestId, providerTaskId };
+      transitions.push(await writeTransition(tx, row, move.next, context, now));
+      row = { ...row, transitions: row.transitions + 1 };
+      written = move.next;
+    }
+    row = { ...row, breaker: move.next };
+  }
+  if (row.breaker.state === 'closed' && row.breaker !== written) await writeCounts(tx, row.name, row.breaker);
+  await writeHealthEffects(tx, effects);
+  // There is room for more in flight now, and most likely in another process.
+  if (effects.some(({ effect }) => effect === 'ramped')) await notify(tx, 'slot');
+  return { count: attempts.length, transitions };
+}
+
+function outcomeOf(row: CircuitBreakerRow, attempt: LockedAttempt, now: Date): AppliedOutcome {
   const override = overrideAt({ override: row.override, expiresAt: row.overrideExpiresAt }, now);
-  const outcome: AppliedOutcome = {
+  return {
     attemptId: attempt.id,
     generation: attempt.generation,
-    health,
+    health: attempt.settledBy === 'rescue' && attempt.isProbe ? 'lost' : (attempt.health ?? 'none'),
     underOverride: (attempt.override ?? attempt.overrideAtSettle ?? override) !== null,
   };
-  const move = applyOutcome(row.breaker, outcome, row.settings, now, Math.random());
-  await writeHealthEffect(tx, attempt.id, move.effect);
-  if (move.cause !== undefined) {
-    const context = {
-      cause: move.cause,
-      outcomeKind: attempt.health,
-      httpStatus: attempt.httpStatus,
-      requestId: attempt.requestId,
-      providerTaskId: attempt.providerTaskId,
-    };
-    return writeTransition(tx, row, move.next, context, now);
-  }
-  if (move.next.state === 'closed' && move.next !== row.breaker) {
-    await writeCounts(tx, row.name, move.next);
-    // There is room for more in flight now, and most likely in another process.
-    if (move.effect === 'ramped') await notify(tx, 'slot');
-  }
-  return undefined;
 }

@@ -13,8 +13,9 @@ import {
   markJobDue,
   type RequestDueForJob,
 } from '../postgres/generation-requests.ts';
-import { listEndedLeases, listHealthDue } from '../postgres/submission-attempts.ts';
-import { applyHealth, reapLostProbe } from './apply-health.ts';
+import { listBreakersWithHealthDue } from '../postgres/health-due.ts';
+import { listEndedLeases } from '../postgres/submission-attempts.ts';
+import { applyDueHealth, applyHealth, reapLostProbe } from './apply-health.ts';
 import type { RescueContext } from './context.ts';
 import { recordOutcome, reportRecorded } from './record-outcome.ts';
 
@@ -33,10 +34,11 @@ const LOCK_NOT_AVAILABLE = '55P03';
  */
 export async function rescue(ctx: RescueContext): Promise<number> {
   const pieces = {
-    ended_leases: rescueEndedLeases,
+    // First: a breaker must not stay half open for as long as others' locks take.
     lost_probes: reapLostProbes,
+    ended_leases: rescueEndedLeases,
     transitions: announceTransitions,
-    health: applyDueHealth,
+    health: finishHealth,
     expired: expireRequests,
     jobs: sendDueJobs,
   };
@@ -89,29 +91,39 @@ const LOST: SubmissionOutcome = {
 
 /** The lease is over and nobody told: the outcome is unknown, so the request is frozen. */
 async function rescueEndedLeases(ctx: RescueContext, failures: unknown[]): Promise<number> {
-  const ended = await listEndedLeases(ctx.database, BATCH);
-  return each(ended, failures, async (attempt) => {
-    const record = (tx: Sql) => recordOutcome(ctx, tx, attempt, LOST, 'rescue');
-    const recorded = await ctx.database.retryingTransaction(record, PATIENCE);
-    reportRecorded(ctx, recorded);
-    if (recorded.healthDue) await applyHealth(ctx, attempt.attemptId, PATIENCE);
-    return recorded.events.length > 0;
-  });
+  return each(await listEndedLeases(ctx.database, BATCH), failures, (attempt) =>
+    rescueEndedLease(ctx, attempt),
+  );
 }
 
+async function rescueEndedLease(
+  ctx: RescueContext,
+  attempt: { readonly attemptId: string; readonly requestId: string },
+): Promise<boolean> {
+  const record = (tx: Sql) => recordOutcome(ctx, tx, attempt, LOST, 'rescue');
+  const recorded = await ctx.database.retryingTransaction(record, PATIENCE);
+  reportRecorded(ctx, recorded);
+  if (recorded.healthDue) await applyHealth(ctx, attempt.attemptId, PATIENCE);
+  return recorded.events.length > 0;
+}
+
+/** Its request first, whose settle opens the breaker by the way; the breaker doesn't wait for one that is locked. */
 async function reapLostProbes(ctx: RescueContext, failures: unknown[]): Promise<number> {
-  const overdue = await listOverdueProbes(ctx.database);
-  return each(overdue, failures, ({ name, attemptId }) => reapLostProbe(ctx, name, attemptId, PATIENCE));
+  return each(await listOverdueProbes(ctx.database), failures, async ({ name, attemptId, requestId }) => {
+    const rescued = await each([{ attemptId, requestId }], failures, (probe) => rescueEndedLease(ctx, probe));
+    return (await reapLostProbe(ctx, name, attemptId, PATIENCE)) || rescued > 0;
+  });
 }
 
 /**
  * An expired override has not been in force since its time was over; this writes it down. Then the events of
  * what SQL functions did to breakers, and of what processes committed that died before they could tell.
  */
-async function announceTransitions(ctx: RescueContext): Promise<number> {
-  for (const name of await listExpiredOverrides(ctx.database)) {
+async function announceTransitions(ctx: RescueContext, failures: unknown[]): Promise<number> {
+  await each(await listExpiredOverrides(ctx.database), failures, async (name) => {
     await ctx.database.retryingTransaction((tx) => noteExpiredOverride(tx, name), PATIENCE);
-  }
+    return true;
+  });
   // Emitted before the commit that says so: rather once more than never.
   const transitions = await ctx.database.retryingTransaction(async (tx) => {
     const taken = await takeUnannounced(tx);
@@ -122,12 +134,13 @@ async function announceTransitions(ctx: RescueContext): Promise<number> {
 }
 
 /** B2 of workers that died between the money and the health. */
-async function applyDueHealth(ctx: RescueContext, failures: unknown[]): Promise<number> {
-  const due = await listHealthDue(ctx.database, BATCH);
-  return each(due, failures, async (attemptId) => {
-    await applyHealth(ctx, attemptId, PATIENCE);
+async function finishHealth(ctx: RescueContext, failures: unknown[]): Promise<number> {
+  let count = 0;
+  await each(await listBreakersWithHealthDue(ctx.database), failures, async (breaker) => {
+    count += await applyDueHealth(ctx, breaker, PATIENCE);
     return true;
   });
+  return count;
 }
 
 async function expireRequests(ctx: RescueContext): Promise<number> {

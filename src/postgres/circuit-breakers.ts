@@ -270,10 +270,12 @@ where breaker_name = $1 and generation = $2 and settled_at is null`,
 }
 
 /** Half-open breakers whose probe's lease is over: the reaper's list. */
-export async function listOverdueProbes(sql: Sql): Promise<{ name: string; attemptId: string }[]> {
+export async function listOverdueProbes(
+  sql: Sql,
+): Promise<{ name: string; attemptId: string; requestId: string }[]> {
   return rows(
     sql,
-    `select b.name, b.probe_attempt_id as "attemptId"
+    `select b.name, b.probe_attempt_id as "attemptId", b.probe_request_id as "requestId"
 from onetake.circuit_breakers b
 left join onetake.submission_attempts a on a.id = b.probe_attempt_id
 where b.state = 'half_open' and (a.id is null or a.lease_expires_at <= clock_timestamp())`,

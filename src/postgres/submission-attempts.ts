@@ -94,7 +94,7 @@ export interface LockedAttempt {
   readonly providerTaskId: string | null;
 }
 
-const LOCKED_COLUMNS = `id, request_id as "requestId", attempt, account, breaker_name as "breakerName", generation,
+export const LOCKED_COLUMNS = `id, request_id as "requestId", attempt, account, breaker_name as "breakerName", generation,
   hold_epoch as "holdEpoch", is_probe as "isProbe", override,
   override_at_settle as "overrideAtSettle", settled_at as "settledAt", settled_by as "settledBy",
   lease_expires_at <= clock_timestamp() as "leaseIsOver", health, health_applied_at as "healthAppliedAt", reason,
@@ -239,14 +239,6 @@ returning id`,
   return inserted.length > 0;
 }
 
-export async function writeHealthEffect(tx: Sql, attemptId: string, effect: string): Promise<void> {
-  await tx.executeSql(
-    `update onetake.submission_attempts set health_applied_at = clock_timestamp(), health_effect = $2
-where id = $1 and health_applied_at is null`,
-    [attemptId, effect],
-  );
-}
-
 /** The provider has finished this task: its generation no longer runs. True when a slot became free. */
 export async function freeSlotOfTask(tx: Sql, requestId: string, taskId: string): Promise<boolean> {
   const freed = await rows(
@@ -279,17 +271,4 @@ order by lease_expires_at
 limit $1`,
     [limit],
   );
-}
-
-/** Settled attempts whose health nobody has applied, oldest first: the order in which outcomes count. */
-export async function listHealthDue(sql: Sql, limit: number): Promise<string[]> {
-  const due = await rows<{ id: string }>(
-    sql,
-    `select id from onetake.submission_attempts
-where settled_at is not null and health_applied_at is null
-order by settled_at
-limit $1`,
-    [limit],
-  );
-  return due.map((row) => row.id);
 }

@@ -1,5 +1,6 @@
 import type { RescueContext } from '../lifecycle/context.ts';
 import { rescue, sweepVanishedJobs } from '../lifecycle/rescue.ts';
+import { isPassing, isRetryable } from '../postgres/errors.ts';
 import { Loop, type LoopOptions } from './loop.ts';
 
 const SWEEP_INTERVAL_MS = 60_000;
@@ -12,9 +13,18 @@ export function rescueLoop(
 ): { loop: Loop; once: () => Promise<number> } {
   let nextSweep = performance.now() + SWEEP_INTERVAL_MS;
   let sweepAfter: string | null = null;
+  /** A row that can't be put right is told each time, and slows down nothing of what can be. */
+  const rescueOrReport = async (): Promise<void> => {
+    try {
+      await rescue(ctx);
+    } catch (error) {
+      if (isPassing(error) && !isRetryable(error)) throw error;
+      reports.onTrouble(error);
+    }
+  };
   const loop = new Loop({
     round: async () => {
-      await rescue(ctx);
+      await rescueOrReport();
       if (performance.now() >= nextSweep) {
         sweepAfter = await sweepVanishedJobs(ctx, sweepAfter);
         if (sweepAfter === null) nextSweep = performance.now() + SWEEP_INTERVAL_MS;

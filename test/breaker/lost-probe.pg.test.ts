@@ -11,7 +11,8 @@ import {
   halfOpen,
   LEASE_MS,
 } from '../support/breaker-world.ts';
-import { MUSIC, type Row } from '../support/world.ts';
+import { waitFor } from '../support/wait-for.ts';
+import { lockRows, MUSIC, type Row } from '../support/world.ts';
 
 const fails = () => answered(502);
 const accepts = () => answered(202);
@@ -136,6 +137,57 @@ describe('a half-open breaker whose prober is gone', () => {
     expectChain(await world.transitions(), [...PROBED, 'probe_succeeded']);
   });
 
+  it('is opened again at once by a rescuer who finds twenty requests of other lost workers locked', async () => {
+    const { world, probe } = await halfOpen();
+    const others: string[] = [];
+    for (let n = 0; n < 20; n++) {
+      others.push((await world.admitted({ operation: 'video-to-music' })).requestId);
+    }
+    await lose(world);
+    const locked = [...others, probe.requestId];
+    const release = await lockRows(
+      world.database,
+      'select from onetake.generation_requests where id = any($1)',
+      [locked],
+    );
+    const ended = Date.now();
+    const rescued = rescue(world.ctx);
+    await waitFor(async () => (await world.breaker())['state'] === 'open', { what: 'the opening' });
+    const { opened_at: openedAt } = await world.breaker();
+    expect(Number(openedAt) - ended).toBeLessThan(1_500);
+    expectChain(await world.transitions(), [...PROBED, 'probe_lost']);
+    await rescued;
+    expect(await world.request(probe.requestId)).toMatchObject({ state: 'submitting' });
+    await release();
+    await rescue(world.ctx);
+    for (const id of locked) expect(await world.request(id)).toMatchObject({ state: 'ambiguous' });
+  });
+
+  it('is opened again though somebody holds the row of another breaker, whose override is over', async () => {
+    const { world } = await halfOpen();
+    await world.client.overrideBreaker({
+      name: 'sonilo/video-to-music',
+      mode: 'forced_open',
+      actor: 'op',
+      reason: 'test',
+    });
+    await world.database.query(`update onetake.circuit_breakers
+set override_expires_at = now() - interval '1 s' where override is not null`);
+    const release = await lockRows(
+      world.database,
+      `select from onetake.circuit_breakers where name = 'sonilo/video-to-music'`,
+    );
+    // Not passTime, which would wait for that lock.
+    await world.database.query(`update onetake.submission_attempts
+set started_at = started_at - interval '1 h', lease_expires_at = lease_expires_at - interval '1 h'`);
+    // Nothing has failed: what is locked is left for the next round.
+    expect(await rescue(world.ctx)).toBeGreaterThan(0);
+    expect(await world.breaker()).toMatchObject({ state: 'open' });
+    await release();
+    await rescue(world.ctx);
+    expect(await world.breaker('sonilo/video-to-music')).toMatchObject({ override: null });
+  });
+
   it('is opened again when its probe’s attempt has vanished', async () => {
     const { world } = await halfOpen();
     await world.database.query('delete from onetake.submission_attempts where is_probe');
@@ -145,5 +197,30 @@ describe('a half-open breaker whose prober is gone', () => {
     } satisfies Row);
     await rescue(world.ctx);
     expect(await world.breaker()).toMatchObject({ state: 'open', generation: 4 });
+  });
+
+  it('is opened again within two seconds by a worker that has a row which it can never put right', async () => {
+    const { world } = await halfOpen();
+    const poison = await world.admitted({ operation: 'video-to-music' });
+    await world.database.query(`create function refuse() returns trigger language plpgsql as $$
+begin raise exception 'no'; end $$`);
+    await world.database.query(`create trigger refuse before update on onetake.generation_requests
+for each row when (new.id = '${poison.requestId}') execute function refuse()`);
+    await world.database.query(`update onetake.submission_attempts
+set lease_expires_at = now() where id = '${poison.attemptId}'`);
+    const worker = world.worker();
+    await worker.start();
+    const troubles = () => world.events.filter(({ name }) => name === 'process:trouble').length;
+    // As often as it would take to wait longest between two rounds.
+    await waitFor(() => troubles() >= 6, { what: 'six rounds that failed' });
+    await world.database.query(`update onetake.submission_attempts
+set lease_expires_at = clock_timestamp() where is_probe`);
+    await waitFor(async () => (await world.breaker())['state'] === 'open', { what: 'the opening' });
+    const [late] = await world.database.query<{ ms: number }>(
+      `select (extract(epoch from t.at - a.lease_expires_at) * 1000)::float8 as ms
+from onetake.circuit_breaker_transitions t, onetake.submission_attempts a
+where t.cause = 'probe_lost' and a.is_probe`,
+    );
+    expect(late?.ms).toBeLessThan(2_000);
   });
 });

@@ -9,6 +9,7 @@ import {
   lockJobDue,
   notifyNewLane,
 } from '../../src/postgres/generation-requests.ts';
+import { listBreakersWithHealthDue, takeHealthDue } from '../../src/postgres/health-due.ts';
 import { countLoad, readLanes } from '../../src/postgres/lanes.ts';
 import { listAmbiguousSubmissions } from '../../src/postgres/operator-functions.ts';
 import {
@@ -17,7 +18,7 @@ import {
   listAttempts,
   listRequests,
 } from '../../src/postgres/request-overview.ts';
-import { listEndedLeases, listHealthDue } from '../../src/postgres/submission-attempts.ts';
+import { listEndedLeases } from '../../src/postgres/submission-attempts.ts';
 import { createTestDatabase, type TestDatabase } from '../support/test-database.ts';
 
 const AN_ID = '00000000-0000-4000-8000-000000000000';
@@ -73,7 +74,12 @@ const QUERIES: readonly [string, (sql: Sql) => Promise<unknown>, readonly string
     ['submission_attempts_windows', 'submission_attempts_slots'],
   ],
   ['the search for ended leases', (sql) => listEndedLeases(sql, 100), ['submission_attempts_leases']],
-  ['the search for health to apply', (sql) => listHealthDue(sql, 100), ['submission_attempts_health_due']],
+  ['the search for health to apply', listBreakersWithHealthDue, ['submission_attempts_health_due']],
+  [
+    'the outcomes that wait for a breaker',
+    (sql) => takeHealthDue(sql, 'sonilo/text-to-music', 500),
+    ['submission_attempts_health_due'],
+  ],
   ['the claim of due polls', (sql) => claimDueTasks(sql, 50, 30_000), ['generation_requests_due_polls']],
   ['the next poll', nextDueInMs, ['generation_requests_due_polls']],
   [
