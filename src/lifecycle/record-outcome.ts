@@ -18,6 +18,7 @@ import {
   noteAttention,
   updateCharge,
 } from '../postgres/generation-requests.ts';
+import { writeHealthEffects } from '../postgres/health-due.ts';
 import { doubtInstallation } from '../postgres/installation.ts';
 import { findOtherTakes, INTENT_LOST, insertLostAttempt } from '../postgres/lost-attempts.ts';
 import { settleAccepted } from '../postgres/settle-accepted.ts';
@@ -25,7 +26,6 @@ import {
   insertLateEvidence,
   type LockedAttempt,
   lockAttempt,
-  writeHealthEffect,
   writeOutcome,
 } from '../postgres/submission-attempts.ts';
 import type { RescueContext, SubmissionContext } from './context.ts';
@@ -106,7 +106,7 @@ export async function recordOutcome(
     }));
   }
   if (isLost) {
-    await writeHealthEffect(tx, attempt.id, INTENT_LOST);
+    await writeHealthEffects(tx, [{ attemptId: attempt.id, effect: INTENT_LOST }]);
     healthDue = false;
   }
   const { maxSubmissions } = ctx.settingsOf(request.operation);

@@ -1,4 +1,3 @@
-import type { HealthEffect } from '../core/circuit-breaker.ts';
 import { firstRow, rows, type Sql } from './database.ts';
 import { LOCKED_COLUMNS, type LockedAttempt } from './submission-attempts.ts';
 
@@ -45,7 +44,7 @@ for no key update skip locked`,
 
 export async function writeHealthEffects(
   tx: Sql,
-  effects: readonly { readonly attemptId: string; readonly effect: HealthEffect }[],
+  effects: readonly { readonly attemptId: string; readonly effect: string }[],
 ): Promise<void> {
   await tx.executeSql(
     `update onetake.submission_attempts a

@@ -13,12 +13,16 @@ export function rescueLoop(
 ): { loop: Loop; once: () => Promise<number> } {
   let nextSweep = performance.now() + SWEEP_INTERVAL_MS;
   let sweepAfter: string | null = null;
+  let isFailing = false;
   /** A row that can't be put right is told each time, and slows down nothing of what can be. */
   const rescueOrReport = async (): Promise<void> => {
     try {
       await rescue(ctx);
+      if (isFailing) reports.onRecovered?.();
+      isFailing = false;
     } catch (error) {
       if (isPassing(error) && !isRetryable(error)) throw error;
+      isFailing = true;
       reports.onTrouble(error);
     }
   };

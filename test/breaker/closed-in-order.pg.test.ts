@@ -1,7 +1,7 @@
 import { describe, expect, it } from 'vitest';
 import type { SubmissionOutcome } from '../../src/core/provider.ts';
+import { recordOutcome } from '../../src/lifecycle/record-outcome.ts';
 import { rescue } from '../../src/lifecycle/rescue.ts';
-import { recordOutcome } from '../../src/lifecycle/settle.ts';
 import type { AdmittedAttempt } from '../../src/postgres/submission-attempts.ts';
 import { answered, type BreakerWorld, expectChain, openBreakerWorld } from '../support/breaker-world.ts';
 import { waitFor } from '../support/wait-for.ts';

@@ -202,17 +202,23 @@ set started_at = started_at - interval '1 h', lease_expires_at = lease_expires_a
   it('is opened again within two seconds by a worker that has a row which it can never put right', async () => {
     const { world } = await halfOpen();
     const poison = await world.admitted({ operation: 'video-to-music' });
+    await world.database.query('create sequence public.refusals');
     await world.database.query(`create function refuse() returns trigger language plpgsql as $$
-begin raise exception 'no'; end $$`);
+begin perform nextval('public.refusals'); raise exception 'no'; end $$`);
     await world.database.query(`create trigger refuse before update on onetake.generation_requests
 for each row when (new.id = '${poison.requestId}') execute function refuse()`);
     await world.database.query(`update onetake.submission_attempts
 set lease_expires_at = now() where id = '${poison.attemptId}'`);
     const worker = world.worker();
     await worker.start();
-    const troubles = () => world.events.filter(({ name }) => name === 'process:trouble').length;
     // As often as it would take to wait longest between two rounds.
-    await waitFor(() => troubles() >= 6, { what: 'six rounds that failed' });
+    await waitFor(
+      async () => {
+        const [row] = await world.database.query('select last_value::int as n from public.refusals');
+        return Number(row?.['n']) >= 6;
+      },
+      { what: 'six rounds that failed' },
+    );
     await world.database.query(`update onetake.submission_attempts
 set lease_expires_at = clock_timestamp() where is_probe`);
     await waitFor(async () => (await world.breaker())['state'] === 'open', { what: 'the opening' });
@@ -222,5 +228,10 @@ from onetake.circuit_breaker_transitions t, onetake.submission_attempts a
 where t.cause = 'probe_lost' and a.is_probe`,
     );
     expect(late?.ms).toBeLessThan(2_000);
+    const told = () =>
+      world.events.flatMap(({ name, event }) => ('loop' in event && event.loop === 'rescue' ? [name] : []));
+    expect(told()).toEqual(['process:trouble']);
+    await world.database.query('drop trigger refuse on onetake.generation_requests');
+    await waitFor(() => told().includes('process:recovered'), { what: 'the end of the trouble' });
   });
 });
