@@ -1,4 +1,5 @@
 import { randomUUID } from 'node:crypto';
+import { outcomeOfResponse, outcomeOfTransportFailure } from '../../src/core/outcome.ts';
 import type { SubmissionOutcome } from '../../src/core/provider.ts';
 import type { AttemptIntent, SpooledOutcome } from '../../src/core/spooled-outcome.ts';
 import { ago } from './fixtures.ts';
@@ -53,3 +54,26 @@ export function spooledOutcome({ intent, outcome, evidence }: SpooledChanges = {
     },
   };
 }
+
+/** What a POST came to that was answered with this status, and for a 2xx with this task id. */
+export function answered(httpStatus: number, providerTaskId: string | null = null): SubmissionOutcome {
+  const outcome = outcomeOfResponse({ status: httpStatus, taskId: providerTaskId });
+  return spooledOutcome({ outcome, evidence: { httpStatus, providerTaskId } }).outcome;
+}
+
+const UNANSWERED = {
+  httpStatus: null,
+  providerTaskId: null,
+  responseAgeMs: null,
+  headersSentProof: 'oracle',
+} as const;
+
+export const RESET = spooledOutcome({
+  outcome: outcomeOfTransportFailure({ unsent: false, ownDoing: false }),
+  evidence: { ...UNANSWERED, phase: 'sent', errorCode: 'ECONNRESET' },
+}).outcome;
+
+export const UNSENT = spooledOutcome({
+  outcome: outcomeOfTransportFailure({ unsent: true, ownDoing: false }),
+  evidence: { ...UNANSWERED, phase: 'unsent', headersSent: false, errorCode: 'ECONNREFUSED' },
+}).outcome;
