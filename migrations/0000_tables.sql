@@ -130,6 +130,23 @@ CREATE TABLE "onetake"."circuit_breakers" (
 	CONSTRAINT "circuit_breakers_override_known" CHECK (override in ('forced_open', 'forced_closed'))
 );
 --> statement-breakpoint
+CREATE TABLE "onetake"."followed_tasks" (
+	"request_id" uuid NOT NULL,
+	"provider_task_id" text NOT NULL,
+	"account" text NOT NULL,
+	"attempt_id" uuid NOT NULL,
+	"since" timestamp with time zone NOT NULL,
+	"next_look_at" timestamp with time zone,
+	"look_errors" integer DEFAULT 0 NOT NULL,
+	"follow_until" timestamp with time zone NOT NULL,
+	"outcome" text,
+	"finished_at" timestamp with time zone,
+	"refunded" boolean,
+	CONSTRAINT "followed_tasks_pk" PRIMARY KEY("request_id","provider_task_id"),
+	CONSTRAINT "followed_tasks_outcome_known" CHECK (outcome in ('succeeded', 'failed')),
+	CONSTRAINT "followed_tasks_finished_has_an_outcome" CHECK ((outcome is null) = (finished_at is null))
+);
+--> statement-breakpoint
 CREATE TABLE "onetake"."generation_requests" (
 	"id" uuid PRIMARY KEY DEFAULT gen_random_uuid() NOT NULL,
 	"account" text NOT NULL,
@@ -265,12 +282,16 @@ ALTER TABLE "onetake"."account_holds" ADD CONSTRAINT "account_holds_account_fk" 
 ALTER TABLE "onetake"."assets" ADD CONSTRAINT "assets_request_fk" FOREIGN KEY ("request_id") REFERENCES "onetake"."generation_requests"("id") ON DELETE no action ON UPDATE no action;--> statement-breakpoint
 ALTER TABLE "onetake"."attempt_evidence" ADD CONSTRAINT "attempt_evidence_attempt_fk" FOREIGN KEY ("attempt_id") REFERENCES "onetake"."submission_attempts"("id") ON DELETE no action ON UPDATE no action;--> statement-breakpoint
 ALTER TABLE "onetake"."circuit_breaker_transitions" ADD CONSTRAINT "circuit_breaker_transitions_breaker_fk" FOREIGN KEY ("breaker_name") REFERENCES "onetake"."circuit_breakers"("name") ON DELETE no action ON UPDATE no action;--> statement-breakpoint
+ALTER TABLE "onetake"."followed_tasks" ADD CONSTRAINT "followed_tasks_request_fk" FOREIGN KEY ("request_id") REFERENCES "onetake"."generation_requests"("id") ON DELETE no action ON UPDATE no action;--> statement-breakpoint
+ALTER TABLE "onetake"."followed_tasks" ADD CONSTRAINT "followed_tasks_attempt_fk" FOREIGN KEY ("attempt_id") REFERENCES "onetake"."submission_attempts"("id") ON DELETE no action ON UPDATE no action;--> statement-breakpoint
 ALTER TABLE "onetake"."generation_requests" ADD CONSTRAINT "generation_requests_account_fk" FOREIGN KEY ("account") REFERENCES "onetake"."accounts"("name") ON DELETE no action ON UPDATE no action;--> statement-breakpoint
 ALTER TABLE "onetake"."generation_requests" ADD CONSTRAINT "generation_requests_supersedes_fk" FOREIGN KEY ("supersedes") REFERENCES "onetake"."generation_requests"("id") ON DELETE no action ON UPDATE no action;--> statement-breakpoint
 ALTER TABLE "onetake"."submission_attempts" ADD CONSTRAINT "submission_attempts_request_fk" FOREIGN KEY ("request_id") REFERENCES "onetake"."generation_requests"("id") ON DELETE no action ON UPDATE no action;--> statement-breakpoint
 CREATE UNIQUE INDEX "account_holds_live" ON "onetake"."account_holds" USING btree ("account",coalesce(operation, ''),"kind") WHERE ended_at is null;--> statement-breakpoint
 CREATE INDEX "attempt_evidence_by_attempt" ON "onetake"."attempt_evidence" USING btree ("attempt_id");--> statement-breakpoint
 CREATE INDEX "circuit_breaker_transitions_unannounced" ON "onetake"."circuit_breaker_transitions" USING btree ("id") WHERE not announced;--> statement-breakpoint
+CREATE INDEX "followed_tasks_by_task" ON "onetake"."followed_tasks" USING btree ("account","provider_task_id");--> statement-breakpoint
+CREATE INDEX "followed_tasks_due" ON "onetake"."followed_tasks" USING btree ("next_look_at") WHERE next_look_at is not null;--> statement-breakpoint
 CREATE UNIQUE INDEX "generation_requests_task_once" ON "onetake"."generation_requests" USING btree ("account","provider_task_id") WHERE provider_task_id is not null;--> statement-breakpoint
 CREATE INDEX "generation_requests_dispatch" ON "onetake"."generation_requests" USING btree ("account","operation","not_before") WHERE state = 'queued';--> statement-breakpoint
 CREATE INDEX "generation_requests_deadlines" ON "onetake"."generation_requests" USING btree ("submit_before") WHERE state = 'queued' and submit_before is not null;--> statement-breakpoint

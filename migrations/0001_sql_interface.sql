@@ -78,17 +78,28 @@ as $$
     else 'none'
   end
   from (
-    select
-      a.refunded,
-      a.certainty = 'accepted' or coalesce(e.accepted, false) as accepted,
-      -- An attempt in flight is not unknown yet.
-      a.certainty = 'unknown' and not coalesce(e.accepted or e.refused, false) as unknown
+    -- Each accepted task counts for itself: one attempt can have been answered with two. A task that is followed
+    -- has its refund there; the request's own has it on its attempt.
+    select true as accepted, false as unknown,
+      case when f.request_id is null then t.refunded else f.refunded end as refunded
+    from (
+      select a.provider_task_id as task, a.refunded
+      from onetake.submission_attempts a
+      where a.request_id = charge_of.request_id and a.certainty = 'accepted'
+      union
+      select e.provider_task_id, a.refunded
+      from onetake.submission_attempts a
+      join onetake.attempt_evidence e on e.attempt_id = a.id
+      where a.request_id = charge_of.request_id and e.certainty = 'accepted' and e.withdrawn_at is null
+    ) t
+    left join onetake.followed_tasks f on f.request_id = charge_of.request_id and f.provider_task_id = t.task
+    union all
+    -- An attempt in flight is not unknown yet.
+    select false, a.certainty = 'unknown' and not exists (
+      select from onetake.attempt_evidence e
+      where e.attempt_id = a.id and e.certainty in ('accepted', 'refused') and e.withdrawn_at is null
+    ), null
     from onetake.submission_attempts a
-    left join lateral (
-      select bool_or(x.certainty = 'accepted') as accepted, bool_or(x.certainty = 'refused') as refused
-      from onetake.attempt_evidence x
-      where x.attempt_id = a.id and x.withdrawn_at is null
-    ) e on true
     where a.request_id = charge_of.request_id
   ) facts
 $$;
@@ -130,6 +141,38 @@ as $$
     ) desc,
     a.attempt desc
   limit 1
+$$;
+--> statement-breakpoint
+-- Follows every task that the request is known to have been accepted under and that is not its own: to its end, and
+-- an hour longer for its refund. Harmless twice; what has ended is not followed again.
+create function onetake.follow_other_tasks(request_id uuid) returns void
+language sql volatile set search_path = pg_catalog, pg_temp
+as $$
+  insert into onetake.followed_tasks as f (request_id, provider_task_id, account, attempt_id, since, next_look_at,
+    follow_until)
+  select r.id, t.task, r.account, t.attempt_id, s.now, s.now, greatest(s.now, t.slot_until) + interval '1 hour'
+  from (select clock_timestamp() as now) s
+  cross join onetake.generation_requests r
+  cross join lateral (
+    select distinct on (k.task) k.task, k.attempt_id, k.slot_until
+    from (
+      select a.provider_task_id as task, a.id as attempt_id, a.slot_until, a.attempt
+      from onetake.submission_attempts a
+      where a.request_id = r.id and a.certainty = 'accepted'
+      union all
+      select e.provider_task_id, a.id, a.slot_until, a.attempt
+      from onetake.submission_attempts a
+      join onetake.attempt_evidence e on e.attempt_id = a.id
+      where a.request_id = r.id and e.certainty = 'accepted' and e.withdrawn_at is null
+    ) k
+    where k.task is not null
+    order by k.task, k.attempt desc
+  ) t
+  where r.id = follow_other_tasks.request_id and t.task is distinct from r.provider_task_id
+  on conflict on constraint followed_tasks_pk do update set next_look_at = clock_timestamp()
+  where f.next_look_at is null and f.refunded is not true and f.outcome is distinct from 'succeeded'
+    and f.follow_until > clock_timestamp();
+  select pg_notify('onetake', 'poll')
 $$;
 --> statement-breakpoint
 create type onetake.resolution as (
@@ -232,6 +275,10 @@ begin
     select from onetake.generation_requests other
     join onetake.generation_requests mine on mine.account = other.account
     where mine.id = resolve_as_accepted.request_id and other.id <> mine.id and other.provider_task_id = task
+    union all
+    select from onetake.followed_tasks other
+    join onetake.generation_requests mine on mine.account = other.account
+    where mine.id = resolve_as_accepted.request_id and other.request_id <> mine.id and other.provider_task_id = task
   ) then
     raise exception 'onetake: that provider task id belongs to another request of the account'
       using errcode = 'OT003';
@@ -253,6 +300,7 @@ begin
     attention = onetake.lasting_attention(r.attention),
     attention_since = case when onetake.lasting_attention(r.attention) is not null then r.attention_since end
   where r.id = resolve_as_accepted.request_id;
+  perform onetake.follow_other_tasks(resolve_as_accepted.request_id);
   perform onetake.record_action(resolve_as_accepted.actor, 'resolve_as_accepted',
     resolve_as_accepted.request_id::text, resolve_as_accepted.reason);
   perform pg_notify('onetake', 'poll');
@@ -406,8 +454,34 @@ begin
     attention = onetake.lasting_attention(r.attention),
     attention_since = case when onetake.lasting_attention(r.attention) is not null then r.attention_since end
   where r.id = reopen.request_id;
+  -- What the provider itself has said stands, and is followed from now on like any task without a request.
+  perform onetake.follow_other_tasks(reopen.request_id);
   perform onetake.record_action(reopen.actor, 'reopen', reopen.request_id::text, reopen.reason);
   return row(reopen.request_id, was, 'ambiguous', 0, null)::onetake.resolution;
+end
+$$;
+--> statement-breakpoint
+-- Somebody has looked: ends what asked for a person's eyes and changes nothing else. What was paid twice stays in
+-- `charge`, and is followed as before.
+create function onetake.acknowledge(request_id uuid, actor text, reason text) returns onetake.resolution
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+declare
+  was text;
+begin
+  perform onetake.require_operator(acknowledge.actor, acknowledge.reason);
+  was := onetake.lock_request(acknowledge.request_id, array['queued', 'submitting', 'accepted', 'succeeded', 'failed',
+    'rejected', 'ambiguous', 'cancelled', 'expired']);
+  update onetake.generation_requests r
+  set attention = null, attention_since = null
+  where r.id = acknowledge.request_id and r.attention is not null;
+  if not found then
+    raise exception 'onetake: nothing about request % asks for attention', acknowledge.request_id
+      using errcode = 'OT002';
+  end if;
+  perform onetake.record_action(acknowledge.actor, 'acknowledge', acknowledge.request_id::text, acknowledge.reason);
+  return row(acknowledge.request_id, was, was, 0, null)::onetake.resolution;
 end
 $$;
 --> statement-breakpoint
@@ -780,9 +854,11 @@ select
   onetake.paid_evidence(r.id) as paid_evidence,
   (
     select string_agg(concat_ws(' ', 'attempt ' || x.attempt || ':', replace(e.source, '_', ' '), e.certainty,
-      e.http_status, e.error_code, 'task ' || e.provider_task_id), '; ' order by e.id)
+      e.http_status, e.error_code, 'task ' || e.provider_task_id, f.outcome, case when f.refunded then 'refunded' end),
+      '; ' order by e.id)
     from onetake.attempt_evidence e
     join onetake.submission_attempts x on x.id = e.attempt_id
+    left join onetake.followed_tasks f on f.request_id = x.request_id and f.provider_task_id = e.provider_task_id
     where x.request_id = r.id and e.withdrawn_at is null
   ) as evidence
 from onetake.generation_requests r
@@ -964,6 +1040,28 @@ left join lateral (
   where r.state = 'queued'
 ) l on true;
 --> statement-breakpoint
+-- Tasks that were accepted and belong to no request: each has been paid for, until `refunded` says otherwise.
+create view onetake.unclaimed_tasks as
+select
+  f.request_id,
+  r.account,
+  r.operation,
+  r.request_key,
+  r.state,
+  a.attempt,
+  f.provider_task_id,
+  r.provider_task_id as task_of_request,
+  f.since,
+  coalesce(f.outcome, 'processing') as status,
+  f.refunded,
+  -- Null: nobody looks any more.
+  case when f.next_look_at is not null then f.follow_until end as followed_until
+from onetake.followed_tasks f
+join onetake.generation_requests r on r.id = f.request_id
+join onetake.submission_attempts a on a.id = f.attempt_id
+where f.provider_task_id is distinct from r.provider_task_id
+order by f.since;
+--> statement-breakpoint
 -- Everything that wants a person, oldest first, with the command that ends it.
 create view onetake.attention as
 select 'request' as subject_kind, r.id::text as subject, 'outcome unknown: ' || r.state_reason as what,
@@ -1005,8 +1103,9 @@ order by since;
 --> statement-breakpoint
 revoke execute on all functions in schema onetake from public;
 --> statement-breakpoint
--- Pure, or no more than the caller may read: the trigger and the workers call them with their own rights.
+-- Pure, or no more than the caller may read or write: the trigger and the workers call them with their own rights.
 grant execute on function onetake.is_legal_move(text, text), onetake.charge_of(uuid),
   onetake.lasting_attention(text), onetake.paid_evidence(uuid), onetake.attempt_of_task(uuid, text),
   onetake.override_in_force(text, timestamptz, timestamptz), onetake.note_expired_override(text),
-  onetake.present_installation(), onetake.check_installation(uuid, bigint, pg_lsn, uuid) to public;
+  onetake.present_installation(), onetake.check_installation(uuid, bigint, pg_lsn, uuid),
+  onetake.follow_other_tasks(uuid) to public;

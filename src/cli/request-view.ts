@@ -1,4 +1,5 @@
 import type { RequestState } from '../core/generation-request.ts';
+import type { UnclaimedTask } from '../postgres/followed-tasks.ts';
 import type { AttemptRow, FileRow } from '../postgres/request-overview.ts';
 import type { RequestDetails } from '../runtime/client.ts';
 import type { Terminal } from './output.ts';
@@ -39,6 +40,7 @@ export function requestJson(request: RequestDetails) {
     refunded: request.refunded,
     attention: request.attention,
     attempts: request.attempts,
+    otherTasks: request.otherTasks,
     files: request.files.map((file) => ({ ...file, location: locationOf(file) })),
     warnings: request.warnings,
     createdAt: request.createdAt,
@@ -80,6 +82,16 @@ export function showRequest(terminal: Terminal, request: RequestDetails): void {
       { title: 'bought', value: (row) => row.certainty ?? 'in flight' },
     ]);
   }
+  if (request.otherTasks.length > 0) {
+    terminal.print('', terminal.paint('yellow', 'Accepted as well, and paid for unless refunded:'));
+    terminal.table<UnclaimedTask>(request.otherTasks, [
+      { title: 'provider task', value: (row) => row.providerTaskId, flexible: 'wrap' },
+      { title: 'attempt', value: (row) => row.attempt },
+      { title: 'known since', value: (row) => instant(row.since) },
+      { title: 'status', value: (row) => row.status },
+      { title: 'refunded', value: refundOf },
+    ]);
+  }
   if (request.files.length > 0) {
     terminal.print('');
     terminal.table<FileRow>(request.files, [
@@ -95,9 +107,18 @@ export function showRequest(terminal: Terminal, request: RequestDetails): void {
       `Look it up at the provider, then: onetake ambiguous resolve ${shortId(request.id)} --help`,
     );
   }
+  if (request.attention !== null) {
+    terminal.note(`Seen to it: onetake requests acknowledge ${shortId(request.id)} --reason '…'`);
+  }
   if (request.files.some((file) => file.storedAt === null)) {
     terminal.note('The files are still at the provider. client.get(id) of the library has their URLs.');
   }
+}
+
+function refundOf({ refunded, followedUntil }: UnclaimedTask): string {
+  if (refunded === true) return 'yes';
+  if (followedUntil !== null) return 'not yet';
+  return refunded === null ? 'unknown' : 'no';
 }
 
 const CHARGE: Readonly<Record<string, string>> = {

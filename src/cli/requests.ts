@@ -70,4 +70,29 @@ export function addRequests(program: Command, run: Runner): void {
         }),
       ),
     );
+  requests
+    .command('acknowledge <id>')
+    .description('Somebody has looked: ends what asks for attention, and changes nothing else.')
+    .requiredOption('--reason <text>', 'what was found, for the record')
+    .option('--actor <name>', 'who has looked (default: $ONETAKE_ACTOR, else the system user)')
+    .addHelpText(
+      'after',
+      "\nExample:\n  $ onetake requests acknowledge 0f3c1a2b --reason 'refunded by support'",
+    )
+    .action(
+      run(({ terminal, environment, withClient }, id: string, options: AcknowledgeOptions) =>
+        withClient(async (client) => {
+          const note = { actor: options.actor ?? environment.actor(), reason: options.reason };
+          const resolution = await client.acknowledge(id, note);
+          if (terminal.json) terminal.value(resolution);
+          else terminal.print(`${resolution.id}: acknowledged, still ${resolution.to}`);
+          return undefined;
+        }),
+      ),
+    );
+}
+
+interface AcknowledgeOptions {
+  readonly reason: string;
+  readonly actor?: string;
 }

@@ -119,7 +119,7 @@ export interface OnetakeEvents {
     errorCode: string | null;
   };
   'task:finished': { requestId: string; to: 'succeeded' | 'failed'; files: number };
-  'task:refunded': { requestId: string };
+  'task:refunded': { requestId: string; providerTaskId: string };
   'asset:stored': { requestId: string; index: number; bytes: number };
   'asset:failed': { requestId: string; index: number; errorCode: string };
   'rescue:done': { rescued: string; count: number };

@@ -5,7 +5,7 @@ import {
   type PollSettings,
   REFUND_WATCH_MS,
 } from '../core/poll-schedule.ts';
-import type { Provider, ResultFile, TaskReading } from '../core/provider.ts';
+import type { ResultFile, TaskReading } from '../core/provider.ts';
 import {
   claimDueTasks,
   countEmptyRead,
@@ -19,32 +19,29 @@ import {
 } from '../postgres/accepted-tasks.ts';
 import { endConcurrencyPause } from '../postgres/accounts.ts';
 import type { Database, Sql } from '../postgres/database.ts';
+import { noteRefundOfFollowed } from '../postgres/followed-tasks.ts';
 import { type LockedRequest, lockRequest, noteAttention } from '../postgres/generation-requests.ts';
 import { notify } from '../postgres/notifications.ts';
 import { freeSlotOfTask, noteRefund } from '../postgres/submission-attempts.ts';
 import type { ResultStorage } from '../storage/directory-storage.ts';
 import { handOff } from './hand-off.ts';
-import { withDeadline } from './pause.ts';
+import { ACCOUNT_TROUBLE, type ReadContext, readTask } from './read-task.ts';
 
 // Follows accepted tasks, whatever the submission path is going through: nothing here, and nothing that it
 // imports, knows of a breaker.
 
-export interface PollContext {
+export interface PollContext extends ReadContext {
   readonly database: Database;
   readonly emit: Emit;
-  readonly providerNamed: (name: string) => Provider | undefined;
-  readonly apiKeyOf: (account: string) => string | Promise<string>;
   readonly maxRunMsOf: (operation: string) => number;
   readonly schedule: PollSettings;
   readonly storage: ResultStorage | null;
-  readonly readTimeoutMs: number;
   readonly downloadTimeoutMs: number;
   /** In [0, 1). */
   readonly random: () => number;
 }
 
 const CLAIM_MARGIN_MS = 15_000;
-const READ_MARGIN_MS = 2_000;
 /** A claim on a task whose files are being fetched; renewed while that goes on. */
 const HAND_OFF_CLAIM_MS = 60_000;
 const RENEW_EVERY_MS = 20_000;
@@ -52,7 +49,6 @@ const RENEW_EVERY_MS = 20_000;
 const ATTENTION_AFTER_ERRORS = 10;
 /** Finished without media: asked again so many times before it is taken for the truth. */
 const EMPTY_READS = 3;
-const ACCOUNT_TROUBLE: ReadonlySet<number> = new Set([401, 402, 403, 429]);
 
 /** Claims at most `limit` due tasks; each is then read and applied by `pollTask`. */
 export async function claimTasks(ctx: PollContext, limit: number): Promise<DueTask[]> {
@@ -70,25 +66,6 @@ export async function pollTask(ctx: PollContext, task: DueTask): Promise<void> {
   const reading = await readTask(ctx, task);
   if (task.state === 'failed') await applyRefundLook(ctx, task, reading);
   else await applyReading(ctx, task, reading);
-}
-
-async function readTask(ctx: PollContext, task: DueTask): Promise<TaskReading> {
-  const provider = ctx.providerNamed(task.provider);
-  if (provider === undefined) return unreadable('unknown_provider');
-  try {
-    const read = async (): Promise<TaskReading> => {
-      const apiKey = await ctx.apiKeyOf(task.account);
-      return provider.readTask({ taskId: task.taskId, apiKey, timeoutMs: ctx.readTimeoutMs });
-    };
-    // A key or a provider of the app's own may never come back; one hung task must not hold its place for ever.
-    return await withDeadline(read(), ctx.readTimeoutMs + READ_MARGIN_MS, unreadable('provider_silent'));
-  } catch {
-    return unreadable('provider_threw');
-  }
-}
-
-function unreadable(errorCode: string): TaskReading {
-  return { kind: 'unreadable', reason: 'transport', httpStatus: null, errorCode, retryAfterMs: null };
 }
 
 async function applyReading(ctx: PollContext, task: DueTask, reading: TaskReading): Promise<void> {
@@ -116,8 +93,8 @@ async function applyReading(ctx: PollContext, task: DueTask, reading: TaskReadin
 
 async function applyFailure(ctx: PollContext, task: DueTask, refunded: boolean | null): Promise<void> {
   const applied = await whileAccepted(ctx, task, async (tx) => {
-    await providerIsDone(tx, task);
-    if (refunded === true) await noteRefund(tx, task.id, task.taskId);
+    await freeSlot(tx, task);
+    if (refunded === true) await takeRefund(tx, task);
     const watch =
       refunded === true ? null : { forMs: REFUND_WATCH_MS, nextMs: nextRefundLookMs(ctx.schedule, 0) };
     await failRequest(tx, task.id, refunded, watch);
@@ -133,7 +110,7 @@ async function applySuccess(
 ): Promise<void> {
   // The slot is free from here on, however long the files take.
   const mine = await whileAccepted(ctx, task, async (tx) => {
-    await providerIsDone(tx, task);
+    await freeSlot(tx, task);
     await markProviderFinished(tx, task.id, HAND_OFF_CLAIM_MS);
   });
   if (!mine) return;
@@ -176,11 +153,19 @@ async function whileRenewing<Result>(
   }
 }
 
-/** Frees the slot (request, attempt, account: the lock order) and wakes those who wait for it. */
-async function providerIsDone(tx: Sql, task: DueTask): Promise<void> {
+/** The provider is done with it: frees the slot (request, attempt, account: the lock order) and wakes those who wait for it. */
+export async function freeSlot(
+  tx: Sql,
+  task: { readonly id: string; readonly account: string; readonly taskId: string },
+): Promise<void> {
   if (!(await freeSlotOfTask(tx, task.id, task.taskId))) return;
   await endConcurrencyPause(tx, task.account);
   await notify(tx, 'slot');
+}
+
+async function takeRefund(tx: Sql, task: DueTask): Promise<void> {
+  await noteRefund(tx, task.id, task.taskId);
+  await noteRefundOfFollowed(tx, task.id, task.taskId);
 }
 
 async function applyRefundLook(ctx: PollContext, task: DueTask, reading: TaskReading): Promise<void> {
@@ -189,10 +174,10 @@ async function applyRefundLook(ctx: PollContext, task: DueTask, reading: TaskRea
   await ctx.database.retryingTransaction(async (tx) => {
     const request = await lockRequest(tx, task.id);
     if (request?.state !== 'failed' || request.providerTaskId !== task.taskId) return;
-    if (refunded === true) await noteRefund(tx, task.id, task.taskId);
+    if (refunded === true) await takeRefund(tx, task);
     await noteRefundLook(tx, task.id, refunded, nextMs);
   });
-  if (refunded === true) ctx.emit('task:refunded', { requestId: task.id });
+  if (refunded === true) ctx.emit('task:refunded', { requestId: task.id, providerTaskId: task.taskId });
 }
 
 /**

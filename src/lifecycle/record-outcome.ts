@@ -11,6 +11,7 @@ import type { SubmissionOutcome, WireEvidence } from '../core/provider.ts';
 import type { AttemptIntent } from '../core/spooled-outcome.ts';
 import { CommitUnknownError, type Sql } from '../postgres/database.ts';
 import { isAnswered, violatedConstraint } from '../postgres/errors.ts';
+import { followOtherTasks } from '../postgres/followed-tasks.ts';
 import {
   isTaskIdInUse,
   type LockedRequest,
@@ -118,6 +119,10 @@ export async function recordOutcome(
     { ...request, isLastAttempt, isLate, isLost, maxSubmissions, ...others },
     { outcome, httpStatus: evidence.httpStatus, providerTaskId: evidence.providerTaskId },
   );
+  // An acceptance that moves nothing is money without a request: followed from now on. Before the request is
+  // touched, whose charge counts each task for itself.
+  const isStray = outcome.certainty === 'accepted' && settlement.to === 'unchanged';
+  if (isStray && evidence.providerTaskId !== request.providerTaskId) await followOtherTasks(tx, request.id);
   const consequences = isLate ? noConsequences : await disciplineAccount(tx, request, attempt, outcome);
   await moveRequest(ctx, tx, request, settlement, consequences.notBefore);
   // Of a request that stays where it is, too.

@@ -53,12 +53,14 @@ function decodeDueTask(row: unknown): DueTask {
   };
 }
 
-/** The earliest instant at which a task is due, for the loop's sleep. */
+/** The earliest instant at which a task is due, a request's own or another, for the loop's sleep. */
 export async function nextDueInMs(sql: Sql): Promise<number | null> {
   const [row] = await rows<{ ms: number | null }>(
     sql,
-    `select (extract(epoch from min(next_poll_at) - clock_timestamp()) * 1000)::float8 as ms
-from onetake.generation_requests where next_poll_at is not null`,
+    `select (extract(epoch from least(
+  (select min(next_poll_at) from onetake.generation_requests where next_poll_at is not null),
+  (select min(next_look_at) from onetake.followed_tasks where next_look_at is not null)
+) - clock_timestamp()) * 1000)::float8 as ms`,
   );
   return row?.ms ?? null;
 }

@@ -161,6 +161,7 @@ from onetake.generation_requests where id = $1 for no key update`,
   );
 }
 
+/** Another request's own task, or one that was paid for on another request's account. */
 export async function isTaskIdInUse(
   tx: Sql,
   account: string,
@@ -169,7 +170,9 @@ export async function isTaskIdInUse(
 ): Promise<boolean> {
   const found = await rows(
     tx,
-    `select from onetake.generation_requests where account = $1 and provider_task_id = $2 and id <> $3`,
+    `select from onetake.generation_requests where account = $1 and provider_task_id = $2 and id <> $3
+union all
+select from onetake.followed_tasks where account = $1 and provider_task_id = $2 and request_id <> $3`,
     [account, taskId, exceptId],
   );
   return found.length > 0;

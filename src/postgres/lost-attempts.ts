@@ -50,7 +50,10 @@ where r.id = $2 and o.later is null`,
 }
 
 export interface OtherTakes {
-  /** A task id that an earlier attempt turned out to have been accepted under. */
+  /**
+   * A task that an earlier attempt turned out to have been accepted under, whose money is still gone, and that has
+   * not become another request's.
+   */
   readonly earlierTaskId: string | null;
   /**
    * Another attempt, which this database had lost, is on the wire, or is unknown and came to light after this one was
@@ -61,20 +64,22 @@ export interface OtherTakes {
 
 /**
  * What other attempts of the request have bought, or may have, that nobody knew when attempt `attemptId` was
- * admitted. Withdrawn words don't count.
+ * admitted.
  */
 export async function findOtherTakes(tx: Sql, requestId: string, attemptId: string): Promise<OtherTakes> {
   const row = await firstRow<OtherTakes>(
     tx,
     `select
   (
-    select coalesce(e.provider_task_id, a.provider_task_id)
-    from onetake.submission_attempts a
-    left join onetake.attempt_evidence e on e.attempt_id = a.id and e.certainty = 'accepted'
-      and e.provider_task_id is not null and e.withdrawn_at is null
-    where a.request_id = $1 and a.attempt < mine.attempt
-      and (e.id is not null or (a.certainty = 'accepted' and a.provider_task_id is not null))
-    order by a.attempt desc, e.id desc
+    select f.provider_task_id
+    from onetake.followed_tasks f
+    join onetake.submission_attempts a on a.id = f.attempt_id
+    where f.request_id = $1 and a.attempt < mine.attempt and f.refunded is not true
+      and not exists (
+        select from onetake.generation_requests o
+        where o.account = f.account and o.provider_task_id = f.provider_task_id and o.id <> f.request_id
+      )
+    order by a.attempt desc, f.since desc
     limit 1
   ) as "earlierTaskId",
   exists (

@@ -90,6 +90,15 @@ export async function cancelRequest(sql: Sql, id: string, note: OperatorNote): P
   ]);
 }
 
+/** Ends what asks for a person's eyes, and changes nothing else. */
+export async function acknowledgeAttention(sql: Sql, id: string, note: OperatorNote): Promise<Resolution> {
+  return resolution(sql, `select ${RESOLUTION} from onetake.acknowledge($1, $2, $3)`, [
+    id,
+    note.actor,
+    note.reason,
+  ]);
+}
+
 /** Ends the holds of one operation, or with null of the whole account; says how many. */
 export async function releaseAccount(
   sql: Sql,

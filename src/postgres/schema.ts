@@ -340,6 +340,46 @@ export const attemptEvidence = onetake.table(
   ],
 );
 
+/**
+ * Tasks that a provider accepted and that are not the task of their request: paid a second time, or paid for a
+ * request that had ended. The poller follows each to its end and its refund.
+ */
+export const followedTasks = onetake.table(
+  'followed_tasks',
+  {
+    requestId: uuid('request_id').notNull(),
+    providerTaskId: text('provider_task_id').notNull(),
+    account: text('account').notNull(),
+    attemptId: uuid('attempt_id').notNull(),
+    // When its acceptance became known.
+    since: instant('since').notNull(),
+    // Both the schedule and, while a poller is at it, its lease; null when nobody looks any more.
+    nextLookAt: instant('next_look_at'),
+    lookErrors: integer('look_errors').notNull().default(0),
+    followUntil: instant('follow_until').notNull(),
+    outcome: text('outcome'),
+    finishedAt: instant('finished_at'),
+    refunded: boolean('refunded'),
+  },
+  (table) => [
+    primaryKey({ name: 'followed_tasks_pk', columns: [table.requestId, table.providerTaskId] }),
+    foreignKey({
+      name: 'followed_tasks_request_fk',
+      columns: [table.requestId],
+      foreignColumns: [generationRequests.id],
+    }),
+    foreignKey({
+      name: 'followed_tasks_attempt_fk',
+      columns: [table.attemptId],
+      foreignColumns: [submissionAttempts.id],
+    }),
+    check('followed_tasks_outcome_known', oneOf('outcome', ['succeeded', 'failed'])),
+    check('followed_tasks_finished_has_an_outcome', sql.raw(`(outcome is null) = (finished_at is null)`)),
+    index('followed_tasks_by_task').on(table.account, table.providerTaskId),
+    index('followed_tasks_due').on(table.nextLookAt).where(sql.raw(`next_look_at is not null`)),
+  ],
+);
+
 export const circuitBreakers = onetake.table(
   'circuit_breakers',
   {

@@ -5,9 +5,10 @@ import { AT_SETTLE, NOTHING_TO_APPLY } from './submission-attempts.ts';
 
 /**
  * All of B1 in one statement, for the common path: the worker's own attempt, still the last one of a request
- * that is still `submitting`, was accepted. Undefined when any of that is not so; then nothing was written,
- * and the long way decides. Locks in the order of everybody else (request, attempt, account): each part
- * waits for the rows of the one before. Raises a unique violation when the task id is another request's.
+ * that is still `submitting`, was accepted, and its id is followed for no other request. Undefined when any of
+ * that is not so; then nothing was written, and the long way decides. Locks in the order of everybody else
+ * (request, attempt, account): each part waits for the rows of the one before. Raises a unique violation when the
+ * task id is another request's own.
  *
  * The implicit transaction gets its lock_timeout and its durability from the statement itself.
  */
@@ -35,6 +36,10 @@ export async function settleAccepted(
   select r.id, r.account, r.submissions
   from onetake.generation_requests r, terms
   where r.id = $2 and r.state = 'submitting'
+    and not exists (
+      select from onetake.followed_tasks f
+      where f.account = r.account and f.provider_task_id = $3 and f.request_id <> r.id
+    )
   for no key update of r
 ), attempt as (
   update onetake.submission_attempts a

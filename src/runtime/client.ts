@@ -16,9 +16,11 @@ import {
   listTransitions,
 } from '../postgres/breaker-history.ts';
 import { CommitUnknownError, Database, type Sql } from '../postgres/database.ts';
+import { listUnclaimedTasks, type UnclaimedTask } from '../postgres/followed-tasks.ts';
 import {
   type AmbiguousSubmission,
   abandonRequest,
+  acknowledgeAttention,
   cancelRequest,
   forceBreaker,
   listAmbiguousSubmissions,
@@ -68,6 +70,8 @@ export interface ClientOptions {
 /** `requests show`, whole. */
 export interface RequestDetails extends RequestRow {
   readonly attempts: readonly AttemptRow[];
+  /** Tasks that were accepted beside `providerTaskId`, and paid for unless refunded. */
+  readonly otherTasks: readonly UnclaimedTask[];
   readonly files: readonly FileRow[];
 }
 
@@ -101,6 +105,8 @@ export interface Client {
   resolve(input: ResolveInput): Promise<Resolution>;
   /** Takes back the task id that an operator attached: the request is ambiguous again. */
   reopen(id: string, note: OperatorNote): Promise<Resolution>;
+  /** Ends what asks for a person's eyes (`attention`), and changes nothing else. */
+  acknowledge(id: string, note: OperatorNote): Promise<Resolution>;
   breakerStatus(): Promise<BreakerStatus[]>;
   breakerHistory(name: string, limit?: number): Promise<BreakerHistoryRow[]>;
   /** Forces a breaker open or closed, or releases it; resolves to what was in force before, or `none`. */
@@ -165,11 +171,12 @@ export function createClient(options: ClientOptions): Client {
     const id = await resolveId(given);
     const request = id === undefined ? undefined : await findRequest(database, id);
     if (request === undefined) return undefined;
-    const [attempts, files] = await Promise.all([
+    const [attempts, otherTasks, files] = await Promise.all([
       listAttempts(database, request.id),
+      listUnclaimedTasks(database, request.id),
       listFiles(database, request.id),
     ]);
-    return { ...request, attempts, files };
+    return { ...request, attempts, otherTasks, files };
   };
 
   const self: Client = {
@@ -249,6 +256,11 @@ export function createClient(options: ClientOptions): Client {
       explained(async () => {
         const id = await requireId(given);
         return act((tx) => reopenRequest(tx, id, note));
+      }),
+    acknowledge: (given, note) =>
+      explained(async () => {
+        const id = await requireId(given);
+        return act((tx) => acknowledgeAttention(tx, id, note));
       }),
     breakerStatus: () => explained(() => listBreakerStatus(database)),
     breakerHistory: (name, limit = 100) => explained(() => listTransitions(database, name, limit)),

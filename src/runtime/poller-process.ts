@@ -1,6 +1,7 @@
 import type { RescueContext } from '../lifecycle/context.ts';
+import { claimLooks, followTask } from '../lifecycle/follow-refund.ts';
 import { claimTasks, type PollContext, pollTask } from '../lifecycle/poll.ts';
-import { type DueTask, nextDueInMs } from '../postgres/accepted-tasks.ts';
+import { nextDueInMs } from '../postgres/accepted-tasks.ts';
 import { Database } from '../postgres/database.ts';
 import { databaseErrorCode } from '../postgres/errors.ts';
 import { requireSchema } from '../postgres/schema-version.ts';
@@ -70,21 +71,25 @@ export function createPoller(options: ProcessOptions = {}): Poller {
   const rescueCtx: RescueContext = { database: rescueDatabase, queue, emit, settingsOf: setup.settingsOf };
 
   const inFlight = new Set<Promise<void>>();
-  const startPoll = (task: DueTask): void => {
-    const polled = pollTask(ctx, task)
-      .catch(trouble('poll'))
-      .finally(() => {
-        inFlight.delete(polled);
-        polling.wake();
-      });
-    inFlight.add(polled);
+  const looking = new Set<Promise<void>>();
+  const start = (work: Promise<void>, sets: readonly Set<Promise<void>>[]): void => {
+    const done = work.catch(trouble('poll')).finally(() => {
+      for (const set of sets) set.delete(done);
+      polling.wake();
+    });
+    for (const set of sets) set.add(done);
   };
+  /** Tasks without a request come first, since they are few; and are held to a share, since they may be many. */
   const claim = async (): Promise<number> => {
-    const free = config.poller.concurrency - inFlight.size;
-    if (free <= 0) return 0;
-    const claimed = await claimTasks(ctx, free);
-    for (const task of claimed) startPoll(task);
-    return claimed.length;
+    const { concurrency } = config.poller;
+    const share = Math.max(1, Math.floor(concurrency / 4));
+    const lookRoom = Math.min(concurrency - inFlight.size, share - looking.size);
+    const looks = lookRoom > 0 ? await claimLooks(ctx, lookRoom) : [];
+    for (const task of looks) start(followTask(ctx, task), [inFlight, looking]);
+    const room = concurrency - inFlight.size;
+    const tasks = room > 0 ? await claimTasks(ctx, room) : [];
+    for (const task of tasks) start(pollTask(ctx, task), [inFlight]);
+    return looks.length + tasks.length;
   };
   const polling = new Loop({
     round: async () => {

@@ -76,6 +76,16 @@ const action = (columns: Columns) =>
     reason: 'test',
     ...columns,
   });
+const followed = (columns: Columns) =>
+  insert(database, 'followed_tasks', {
+    request_id: requestId,
+    provider_task_id: randomUUID(),
+    account: 'default',
+    attempt_id: attemptId,
+    since: ago(0),
+    follow_until: ago(-1),
+    ...columns,
+  });
 const asset = (columns: Columns) =>
   insert(database, 'assets', {
     request_id: requestId,
@@ -177,6 +187,11 @@ const FORBIDDEN: Readonly<Record<string, readonly (() => Promise<unknown>)[]>> =
     () => breaker({ override_reason: 'test' }),
     () => breaker({ override_expires_at: ago(-1_000) }),
   ],
+  followed_tasks_finished_has_an_outcome: [
+    () => followed({ outcome: 'failed' }),
+    () => followed({ finished_at: ago(0) }),
+  ],
+  followed_tasks_outcome_known: [() => followed({ outcome: 'lost', finished_at: ago(0) })],
   generation_requests_state_known: [() => moved({ state: 'queued' }).then((id) => force(id, 'lost'))],
   generation_requests_request_key_length: [
     () => request({ request_key: '' }),
@@ -282,7 +297,18 @@ where n.nspname = 'onetake' and c.contype = 'c' order by c.conname collate "C"`,
   });
 
   it('let an ordinary row of each table in', async () => {
-    for (const write of [account, request, attempt, breaker, transition, action, asset, evidence, hold]) {
+    for (const write of [
+      account,
+      request,
+      attempt,
+      breaker,
+      transition,
+      action,
+      asset,
+      followed,
+      evidence,
+      hold,
+    ]) {
       await write({});
     }
   });

@@ -11,6 +11,7 @@ afterAll(() => database.drop());
 
 const OPERATOR_FUNCTIONS = [
   'abandon',
+  'acknowledge',
   'cancel_request',
   'force_breaker',
   'freeze_installation',
@@ -47,12 +48,13 @@ where p.pronamespace = 'onetake'::regnamespace order by p.proname`,
 }
 
 describe('the functions of the schema', () => {
-  it('are closed to PUBLIC, but for those that only compute, or only write down what the clock has ended', async () => {
+  it('are closed to PUBLIC, but for those that use the caller’s own rights, or only write down what the clock has ended', async () => {
     const open = (await functions()).filter((found) => found.open).map((found) => found.name);
     expect(open.sort()).toEqual([
       'attempt_of_task',
       'charge_of',
       'check_installation',
+      'follow_other_tasks',
       'is_legal_move',
       'lasting_attention',
       CLOCK_FUNCTION,
@@ -83,7 +85,9 @@ describe('a role without rights', () => {
       `select onetake.resolve_as_not_accepted('${id}', 'eve', 'why not')`,
       `select onetake.reopen('${id}', 'eve', 'why not')`,
       `select onetake.cancel_request('${id}', 'eve', 'why not')`,
-      // Open, and of no use to whoever may not read the tables.
+      `select onetake.acknowledge('${id}', 'eve', 'why not')`,
+      // Open, and of no use to whoever may not read or write the tables.
+      `select onetake.follow_other_tasks('${id}')`,
       `select onetake.paid_evidence('${id}')`,
       `select onetake.attempt_of_task('${id}', 'task')`,
       `select onetake.release_account('default', null, 'eve', 'why not')`,
