@@ -87,7 +87,6 @@ export function showRequest(terminal: Terminal, request: RequestDetails): void {
     terminal.table<UnclaimedTask>(request.otherTasks, [
       { title: 'provider task', value: (row) => row.providerTaskId, flexible: 'wrap' },
       { title: 'attempt', value: (row) => row.attempt },
-      { title: 'known since', value: (row) => instant(row.since) },
       { title: 'status', value: (row) => row.status },
       { title: 'refunded', value: refundOf },
     ]);

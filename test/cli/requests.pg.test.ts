@@ -1,7 +1,14 @@
 import { existsSync } from 'node:fs';
 import { join } from 'node:path';
 import { describe, expect, test } from 'vitest';
-import { insertAmbiguous, insertRequest } from '../support/fixtures.ts';
+import {
+  ago,
+  insert,
+  insertAmbiguous,
+  insertAttempt,
+  insertRequest,
+  settledAs,
+} from '../support/fixtures.ts';
 import { waitFor } from '../support/wait-for.ts';
 import { widestLine } from './cli.ts';
 import { setStage } from './stage.ts';
@@ -21,6 +28,7 @@ const SHOW_KEYS = [
   'refunded',
   'attention',
   'attempts',
+  'otherTasks',
   'files',
   'warnings',
   'createdAt',
@@ -180,6 +188,37 @@ describe('onetake requests', () => {
     expect(stdout).toMatch(new RegExp(`^id +${id}$`, 'm'));
     expect(stdout).toContain('Outcome unknown, possibly charged: do not resubmit it.');
     expect(Object.keys(await cli.json(['requests', 'show', id]))).toEqual(SHOW_KEYS);
+  });
+
+  test('shows what was accepted beside its own task, and takes note that somebody has looked', async () => {
+    const { cli, database } = await setStage();
+    const id = await insertRequest(database, {
+      state: 'accepted',
+      attention: 'possibly_paid_twice',
+      attention_since: new Date(),
+    });
+    const attemptId = await insertAttempt(database, id, settledAs('accepted'));
+    await insert(database, 'followed_tasks', {
+      request_id: id,
+      provider_task_id: '0198f6a2-7c11-7e2b-9f0a-3d8f1c2b4a55',
+      account: 'default',
+      attempt_id: attemptId,
+      since: ago(0),
+      next_look_at: ago(-1_000),
+      follow_until: ago(-60_000),
+    });
+    const { stdout, stderr } = await cli.run(['requests', 'show', id]);
+    expect(widestLine(stdout)).toBeLessThanOrEqual(80);
+    expect(stdout).toMatch(/0198f6a2-7c11-7e2b-9f0a-3d8f1c2b4a55 +1 +processing +not yet/);
+    expect(stderr).toContain(`onetake requests acknowledge ${id.slice(0, 8)} --reason`);
+    expect(await cli.json(['requests', 'show', id])).toMatchObject({
+      otherTasks: [{ attempt: 1, status: 'processing', refunded: null }],
+    });
+    expect(await cli.error(['requests', 'acknowledge', id])).toMatchObject({ exitCode: 2 });
+    const acknowledge = ['requests', 'acknowledge', id.slice(0, 8), '--reason', 'support refunds it'];
+    expect(await cli.json(acknowledge)).toMatchObject({ id, from: 'accepted', to: 'accepted' });
+    expect(await cli.json(['requests', 'show', id])).toMatchObject({ attention: null });
+    expect(await cli.error(acknowledge)).toMatchObject({ code: 'request_not_in_state', exitCode: 1 });
   });
 
   test('keeps the URL of a file that was not stored to itself', async () => {

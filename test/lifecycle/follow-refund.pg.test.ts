@@ -113,6 +113,28 @@ describe('a task that was paid for a second time', () => {
     expect(await world.request(requestId)).toMatchObject({ charge: 'refunded', attention: null });
   });
 
+  it('is one of two: the alarm ends with the refund of both', async () => {
+    const first = await world.lost('one');
+    const second = await world.again(first);
+    await settle(world.ctx, second, answeredWith(502));
+    await settle(world.ctx, first, acceptedAs('first'));
+    const third = await world.again(second, { force: true });
+    await settle(world.ctx, third, acceptedAs('third'));
+    await world.ctx.database.executeSql(
+      `insert into onetake.attempt_evidence (attempt_id, seen_at, source, certainty, provider_task_id)
+values ($1, now(), 'late_answer', 'accepted', 'second')`,
+      [second.attemptId],
+    );
+    await world.ctx.database.executeSql('select onetake.follow_other_tasks($1)', [first.requestId]);
+    answers = { first: failed(true) };
+    await later(1_000);
+    expect(await followed()).toMatchObject([{ refunded: true }, { refunded: null }]);
+    expect(await world.request(first.requestId)).toMatchObject({ attention: 'possibly_paid_twice' });
+    answers = { second: failed(true) };
+    await later(60_000);
+    expect(await world.request(first.requestId)).toMatchObject({ attention: null, charge: 'charged' });
+  });
+
   it('that is delivered stays charged and keeps the alarm, and is looked at no more', async () => {
     const { requestId } = await paidTwice();
     answers = { first: succeeded, second: failed(true) };
