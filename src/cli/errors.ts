@@ -98,8 +98,8 @@ const SOCKET_CODES =
 /** What a bare error of the driver means. Other codes of the system may be a file's. */
 function databaseReport(error: unknown): ErrorReport | undefined {
   const code = databaseErrorCode(error);
-  const isDatabases =
-    isSqlState(code) || SOCKET_CODES.test(code) || (code === 'unknown' && isLostConnection(error));
+  const isSystems = /^E[A-Z]+$/.test(code) && !SOCKET_CODES.test(code);
+  const isDatabases = isSqlState(code) || (isLostConnection(error) && !isSystems);
   const explained = isDatabases ? explainDatabaseError(error) : error;
   if (!(explained instanceof OnetakeError)) return undefined;
   const { message, hint = REPORT_IT } = explained;

@@ -42,7 +42,7 @@ export function explainDatabaseError(error: unknown): unknown {
   if (isLostConnection(error)) {
     return ours(
       'database_unreachable',
-      `The database can't be reached (${code === 'unknown' ? 'no answer' : code}).`,
+      `The database can't be reached (${code.replaceAll('_', ' ')}).`,
       'Check that it runs and that the connection string is right.',
     );
   }

@@ -3,6 +3,7 @@ import {
   databaseErrorCode,
   isAnswered,
   isLostConnection,
+  isPassing,
   isRetryable,
   violatedConstraint,
 } from '../../src/postgres/errors.ts';
@@ -24,20 +25,29 @@ describe('an error of the database', () => {
     expect(violatedConstraint(withCode('23505'))).toBeUndefined();
   });
 
-  it.each(['08006', '57P01', '57P03', '25P03', 'ECONNRESET', 'EPIPE', 'ENOTFOUND', 'CERT_HAS_EXPIRED'])(
-    'with the code %s is a lost connection, and no answer',
-    (code) => {
-      expect(isLostConnection(withCode(code))).toBe(true);
-      expect(isAnswered(withCode(code))).toBe(false);
-    },
-  );
+  it.each([
+    '08006',
+    '57P01',
+    '57P03',
+    '25P03',
+    '25P04',
+    'ECONNRESET',
+    'EPIPE',
+    'ENOTFOUND',
+    'CERT_HAS_EXPIRED',
+  ])('with the code %s is a lost connection, and no answer', (code) => {
+    expect(isLostConnection(withCode(code))).toBe(true);
+    expect(isAnswered(withCode(code))).toBe(false);
+  });
 
   it.each([
-    'Connection terminated unexpectedly',
-    'Connection terminated due to connection timeout',
-    'timeout exceeded when trying to connect',
-    'Client has encountered a connection error and is not queryable',
-  ])('that the driver words as "%s" is a lost connection, and no answer', (message) => {
+    ['Connection terminated unexpectedly', 'connection_lost'],
+    ['Connection terminated due to connection timeout', 'connect_timeout'],
+    ['timeout exceeded when trying to connect', 'no_free_connection'],
+    ['Client has encountered a connection error and is not queryable', 'connection_lost'],
+    ['Query read timeout', 'no_answer'],
+  ])('that the driver words as "%s" is %s: a lost connection, and no answer', (message, word) => {
+    expect(databaseErrorCode(new Error('the outcome', { cause: new Error(message) }))).toBe(word);
     expect(isLostConnection(new Error(message))).toBe(true);
     expect(isLostConnection(new Error('Failed query', { cause: new Error(message) }))).toBe(true);
     expect(isAnswered(new Error(message))).toBe(false);
@@ -52,7 +62,11 @@ describe('an error of the database', () => {
   );
 
   it('that is none, but ours or a mistake, is neither', () => {
-    for (const error of [withCode('intent_mismatch'), new TypeError('x is not a function')]) {
+    for (const error of [
+      withCode('intent_mismatch'),
+      withCode('ERR_INVALID_ARG_TYPE'),
+      new TypeError('x is not a function'),
+    ]) {
       expect(isLostConnection(error)).toBe(false);
       expect(isAnswered(error)).toBe(false);
     }
@@ -64,6 +78,17 @@ describe('an error of the database', () => {
       expect(isRetryable(withCode(code))).toBe(true);
     },
   );
+
+  it.each(['40P01', '57P01', '57P03', '25006', '53100', '53200', '53300', '58030', 'ECONNREFUSED'])(
+    'with the code %s is trouble of the whole database, which passes',
+    (code) => {
+      expect(isPassing(withCode(code))).toBe(true);
+    },
+  );
+
+  it.each(['42501', '42P01', '23514', 'PGBOSS_x', 'intent_mismatch'])('with the code %s is not', (code) => {
+    expect(isPassing(withCode(code))).toBe(false);
+  });
 
   it('with any other code is not tried again', () => {
     for (const code of ['23505', '57P01', 'ECONNRESET']) expect(isRetryable(withCode(code))).toBe(false);

@@ -38,7 +38,11 @@ export async function createTestDatabase(): Promise<TestDatabase> {
   );
 }
 
-function openTestDatabase(connectionString: string, dropDatabase: () => Promise<unknown>): TestDatabase {
+/** A database that is there already; `dropDatabase` ends it. */
+export function openTestDatabase(
+  connectionString: string,
+  dropDatabase: () => Promise<unknown>,
+): TestDatabase {
   const pools: pg.Pool[] = [];
   const pool = (options: pg.PoolConfig = {}): pg.Pool => {
     const made = new pg.Pool({ connectionString, ...options });

@@ -43,6 +43,8 @@ export interface WorldOptions {
   /** Of every operation, on top of `OPERATION`. */
   readonly operation?: OperationConfig;
   readonly config?: OnetakeConfig;
+  /** An empty database, of a server of the test's own perhaps. Default: a new one on the run's server. */
+  readonly database?: TestDatabase;
 }
 
 export type SeenEvent = {
@@ -65,7 +67,10 @@ export interface World {
   worker(options?: Partial<ProcessOptions>): Worker;
   poller(options?: Partial<ProcessOptions>): Poller;
   /** A worker or poller in an operating-system process of its own, killed with the test; resolves when it runs. */
-  child(role: 'worker' | 'poller', options?: { readonly withholdKey?: boolean }): Promise<Child>;
+  child(
+    role: 'worker' | 'poller',
+    options?: { readonly withholdKey?: boolean; readonly connectionString?: string },
+  ): Promise<Child>;
   /** Enqueues one song; its prompt is the key unless one is given. */
   song(requestKey: string, options?: SongOptions): Promise<string>;
   /** So many songs, one after another, so that their order is known. */
@@ -90,7 +95,7 @@ export interface SongOptions {
 
 /** A database, a provider and a configuration of one test's own; everything ends with the test. */
 export async function openWorld(options: WorldOptions = {}): Promise<World> {
-  const database = await createTestDatabase();
+  const database = options.database ?? (await createTestDatabase());
   onTestFinished(() => database.drop());
   let clockOffset = 0;
   const simulator = createSimulator({
