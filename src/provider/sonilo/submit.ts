@@ -155,6 +155,15 @@ function wireCode(reply: Reply): string | null {
 
 /** A provider that repeats what it was sent must not get it into our logs as its code. */
 function withoutSecrets(code: string | null, { apiKey, fields }: Submission): string | null {
-  if (code === null || Object.values(fields).some((value) => value.trim() === code)) return null;
-  return withoutKey(code, apiKey);
+  if (code === null || Object.values(fields).some((value) => tellsOf(code, value))) return null;
+  // A part of the key is too much, and no code is one.
+  return apiKey.includes(code) ? null : withoutKey(code, apiKey);
+}
+
+/** Long enough to be a customer's own words, and no setting such as `m4a` that a code may well name. */
+const OWN_WORDS = 8;
+
+function tellsOf(code: string, value: string): boolean {
+  const words = value.trim();
+  return words.includes(code) || (words.length >= OWN_WORDS && code.includes(words));
 }

@@ -27,6 +27,8 @@ export interface RawBehaviour {
   /** Called for each whole request. Without it the server stays silent. */
   readonly onRequest?: (socket: Socket, request: SeenRequest) => void;
   readonly tls?: boolean;
+  /** For runs so long that the record of their requests would be most of the memory. */
+  readonly keepsNothing?: boolean;
 }
 
 /** A server below HTTP: it writes exactly the bytes it is told to, and counts at the socket. */
@@ -39,6 +41,7 @@ export async function rawServer(behaviour: RawBehaviour): Promise<RawServer> {
     connections += 1;
     socket.on('error', () => undefined);
     behaviour.onConnection?.(socket);
+    if (behaviour.keepsNothing === true) return;
     let pending = '';
     socket.on('data', (chunk: Buffer) => {
       bytes += chunk.length;
