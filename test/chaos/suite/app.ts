@@ -16,7 +16,14 @@ export interface Order {
   readonly ids: Set<string>;
 }
 
-type Manner = 'alone' | 'in_transaction' | 'rolled_back' | 'twice_at_once' | 'many' | 'short_lived';
+type Manner =
+  | 'alone'
+  | 'in_transaction'
+  | 'rolled_back'
+  | 'twice_at_once'
+  | 'many'
+  | 'short_lived'
+  | 'mistaken';
 
 const MANNERS: Readonly<Record<Manner, number>> = {
   alone: 30,
@@ -25,6 +32,7 @@ const MANNERS: Readonly<Record<Manner, number>> = {
   twice_at_once: 20,
   many: 6,
   short_lived: 7,
+  mistaken: 3,
 };
 const PAUSE_MS = 10_000;
 const GIVE_UP_AFTER = 40;
@@ -116,6 +124,9 @@ export class App {
         return this.#alone(order, this.#clients[0]);
       case 'short_lived':
         return this.#alone(order, this.#clients[0], 4_000);
+      case 'mistaken':
+        await this.#alone(order, this.#clients[0]);
+        return this.#otherIntent(order);
       case 'twice_at_once':
         // Two clicks, two connections, one key.
         await Promise.all(this.#clients.map((client) => this.#alone(order, client)));
@@ -148,6 +159,20 @@ export class App {
         await delay(250);
       }
     }
+  }
+
+  /** Its key names another intent already: that must be refused, not answered with somebody's song. */
+  async #otherIntent(order: Order): Promise<void> {
+    if (order.outcome !== 'committed') return;
+    const other = inputOf({ ...order, marker: -order.marker });
+    try {
+      await this.#clients[1].enqueue(other);
+    } catch (error) {
+      if (error instanceof OnetakeError && error.code === 'intent_mismatch') return;
+      if (isTrouble(error)) return;
+      throw error;
+    }
+    this.#options.onFault(`order ${order.marker}: another intent was taken under its key`);
   }
 
   /** With a row of the app's own; either both are there afterwards or neither. */

@@ -2,6 +2,7 @@ import { setTimeout as delay } from 'node:timers/promises';
 import { App } from './app.ts';
 import type { ChaosOptions } from './arguments.ts';
 import { checkBreakers } from './breaker-checks.ts';
+import { caseText } from './case-text.ts';
 import {
   check,
   checkConcurrency,
@@ -14,6 +15,7 @@ import {
 import { Incidents } from './incidents.ts';
 import { memoryUse } from './memory.ts';
 import { Operator } from './operator.ts';
+import { ProgressTable } from './progress.ts';
 import { type ChaosReport, countBy, moneyOf } from './report.ts';
 import { Sampler } from './sampler.ts';
 import { planIncidents, type Targets } from './schedule.ts';
@@ -51,6 +53,9 @@ class ChaosRun {
   readonly #violations: (Violation & { readonly atMs: number })[] = [];
   readonly #ending = new AbortController();
   #snapshot: Snapshot | undefined;
+  /** Everything came to its end, and only the books are left to close. */
+  #isFinished = false;
+  readonly #progress = new ProgressTable();
   #startedAt = Date.now();
 
   constructor(options: ChaosOptions, surroundings: RunSurroundings) {
@@ -97,20 +102,23 @@ class ChaosRun {
         this.#ended(),
       ]);
       this.#timeline.add('phase', 'no more faults and no more orders');
+      if (this.#ending.signal.aborted) await world.kill();
       await incidents.heal();
       await app.stop();
       operator.isClearing = true;
       await this.#finish(lookAt, () => world.spooled().length);
       await operator.stop();
       sampler.stop();
+      this.#isFinished = !this.#ending.signal.aborted;
       this.#ending.abort();
       await Promise.all([looking, ...running]);
-      this.#checkMemory(sampler);
+      if (this.#isFinished) this.#checkMemory(sampler);
       return this.#report(world, incidents, operator, sampler);
     } finally {
       this.#ending.abort();
       sampler.stop();
       await observer.close();
+      await world.kill();
       await Promise.allSettled([incidents.heal(), operator.stop(), app.stop()]);
       await world.stop();
     }
@@ -120,6 +128,8 @@ class ChaosRun {
   readonly #onFault = (what: string): void => this.#violate({ rule: 'process', what });
 
   #violate(violation: Violation): void {
+    // What ends is killed in the middle of things.
+    if (this.#ending.signal.aborted && !this.#isFinished) return;
     const isKnown = this.#violations.some(
       ({ rule, what }) => rule === violation.rule && what === violation.what,
     );
@@ -235,22 +245,19 @@ class ChaosRun {
   }
 
   #progressLine(world: ChaosWorld, app: App, incidents: Incidents): string {
-    const at = ((Date.now() - this.#startedAt) / 1_000).toFixed(0).padStart(5);
     const count = (kind: string) => incidents.counts.get(kind) ?? 0;
-    const states = countBy(this.#snapshot?.requests ?? [], ({ state }) => state);
-    const faults = [...world.ledger.posts.values()].filter(
-      ({ behaviour }) => !behaviour.startsWith('accept'),
-    ).length;
-    return [
-      `${at} s`,
-      `requests ${app.orders.size}`,
-      `POSTs ${world.ledger.posts.size}`,
-      `kills ${count('sigkill')}`,
-      `restarts ${count('postgres')}`,
-      `faults ${faults}`,
-      `ambiguous ${states['ambiguous'] ?? 0}`,
-      `violations ${this.#violations.length}`,
-    ].join('  ');
+    const posts = [...world.ledger.posts.values()];
+    const columns: Readonly<Record<string, number>> = {
+      seconds: Math.round((Date.now() - this.#startedAt) / 1_000),
+      requests: app.orders.size,
+      POSTs: posts.length,
+      kills: count('sigkill') + count('sigterm'),
+      restarts: count('postgres'),
+      faults: posts.filter(({ behaviour }) => !behaviour.startsWith('accept')).length,
+      ambiguous: this.#snapshot?.requests.filter(({ state }) => state === 'ambiguous').length ?? 0,
+      violations: this.#violations.length,
+    };
+    return this.#progress.line(columns);
   }
 
   #report(world: ChaosWorld, incidents: Incidents, operator: Operator, sampler: Sampler): ChaosReport {
@@ -264,8 +271,10 @@ class ChaosRun {
       minutes,
       ordersPerMinute,
       seconds: (Date.now() - this.#startedAt) / 1_000,
+      interrupted: this.#surroundings.signal.aborted,
       requests: snapshot.requests.length,
       posts: ledger.posts.size,
+      intentsAsked: ledger.intentsAsked,
       ...moneyOf(ledger, snapshot),
       states: countBy(snapshot.requests, ({ state }) => state),
       lost: this.#violations.filter(({ rule }) => rule === 'nothing lost').length,
@@ -285,16 +294,4 @@ class ChaosRun {
       timeline: this.#timeline.file,
     };
   }
-}
-
-function caseText(marker: number, { ledger, snapshot }: Facts): string {
-  const request = snapshot.requests.find((row) => markerOf(row) === marker);
-  const attempts = snapshot.attempts.filter(({ requestId }) => requestId === request?.id);
-  const evidence = snapshot.evidence.filter(({ attemptId }) => attempts.some(({ id }) => id === attemptId));
-  const actions = snapshot.actions.filter(({ subject }) => subject === request?.id);
-  const books = {
-    posts: ledger.postsOf(marker),
-    tasks: ledger.tasksOf(marker).map(({ id, endsAt }) => ({ id, endsAt })),
-  };
-  return JSON.stringify({ marker, request, attempts, evidence, actions, books }, null, 2);
 }

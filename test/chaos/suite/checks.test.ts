@@ -180,6 +180,16 @@ describe('what was ordered', () => {
   });
 });
 
+describe('intent', () => {
+  it('is committed before the POST arrives', () => {
+    const ledger = paidOnce();
+    ledger.enter({ type: 'intent', marker: 1, isCommitted: true });
+    expect(check(facts({}, ledger))).toEqual([]);
+    ledger.enter({ type: 'intent', marker: 1, isCommitted: false });
+    expect(rules(facts({}, ledger))).toEqual(['intent before effect']);
+  });
+});
+
 describe('secrets and protests', () => {
   it('are told', () => {
     expect(rules(facts({ leaks: ['onetake_queue.job'] }))).toEqual(['no leak']);

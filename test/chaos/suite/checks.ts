@@ -42,6 +42,11 @@ export function check(facts: Facts): Violation[] {
     ...cases.flatMap((one) => checkNotStuck(one, facts)),
     ...checkOrders(facts, new Map(cases.map((one) => [one.marker, one]))),
     ...facts.snapshot.leaks.map((place) => ({ rule: 'no leak', what: `a canary in ${place}` })),
+    ...facts.ledger.withoutIntent.map((marker) => ({
+      rule: 'intent before effect',
+      what: `a POST of order ${marker} arrived before its intent was committed`,
+      marker,
+    })),
     ...facts.ledger.protests.map((what) => ({ rule: 'provider protests', what })),
   ];
 }

@@ -115,9 +115,9 @@ export class Incidents {
         order({ type: 'weather', weather: CALM });
         break;
       case 'override':
-        await this.#operator.force(deed.breaker, deed.mode);
+        await this.#operator.force(deed.breaker, deed.mode, deed.expires ? deed.forMs : null);
         await this.#pause(deed.forMs);
-        return this.#operator.release(deed.breaker);
+        return deed.expires ? undefined : this.#operator.release(deed.breaker);
       case 'release_holds':
         return this.#operator.releaseHolds();
     }

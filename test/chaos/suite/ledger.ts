@@ -38,6 +38,9 @@ export class Ledger {
   readonly tasks = new Map<string, LedgerTask>();
   readonly partials: PartialPost[] = [];
   readonly protests: string[] = [];
+  /** POSTs that arrived before their intent was committed. */
+  readonly withoutIntent: number[] = [];
+  intentsAsked = 0;
   readonly counts = new Map<string, number>();
   readonly #byMarker = new Map<number, LedgerPost[]>();
 
@@ -69,6 +72,10 @@ export class Ledger {
         this.tasks.set(id, { id, marker, account, post, startedAt, endsAt, fails });
         break;
       }
+      case 'intent':
+        this.intentsAsked++;
+        if (!event.isCommitted) this.withoutIntent.push(event.marker);
+        break;
       case 'reset_on_connect':
         this.#count('connection:reset');
         break;
@@ -97,6 +104,7 @@ export class Ledger {
     for (const [id, task] of this.tasks) copy.tasks.set(id, task);
     copy.partials.push(...this.partials);
     copy.protests.push(...this.protests);
+    copy.withoutIntent.push(...this.withoutIntent);
     return copy;
   }
 

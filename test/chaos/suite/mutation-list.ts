@@ -247,6 +247,17 @@ export const MUTATIONS: readonly Mutation[] = [
     ],
   },
   {
+    name: 'intent_may_vanish',
+    breaks: 'the commit of the intent is as asynchronous as the role says',
+    edits: [
+      edit(
+        'src/postgres/session.ts',
+        "where pg_catalog.current_setting('synchronous_commit') in ('off', 'local', 'remote_write')",
+        'where false',
+      ),
+    ],
+  },
+  {
     name: 'late_answers_dropped',
     breaks: 'an answer that comes after the lease is forgotten',
     edits: [

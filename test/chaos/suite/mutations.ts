@@ -140,9 +140,10 @@ async function byTheSuite(name: string, directory: string, minutes: string, seed
   if (code !== 1) {
     return { name, by: 'nobody', what: code === 0 ? 'all was well' : stderr.slice(-200), afterSeconds: null };
   }
-  const report = JSON.parse(stdout) as { seconds: number; violations: { rule: string; atMs: number }[] };
-  const rules = [...new Set(report.violations.map(({ rule }) => rule))].join(', ');
-  return { name, by: 'chaos suite', what: rules, afterSeconds: (report.violations[0]?.atMs ?? 0) / 1_000 };
+  const { violations } = JSON.parse(stdout) as { violations: { rule: string; what: string; atMs: number }[] };
+  const [first] = violations;
+  const what = `${first?.rule} (${first?.what.slice(0, 140)})`;
+  return { name, by: 'chaos suite', what, afterSeconds: (first?.atMs ?? 0) / 1_000 };
 }
 
 async function byTests(

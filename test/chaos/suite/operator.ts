@@ -7,6 +7,7 @@ import type { Timeline } from './timeline.ts';
 
 const ROUND_MS = 700;
 const AT_ONCE = 6;
+const RELEASE_TRIES = 20;
 const REASON = 'looked it up in the ledger';
 
 interface Frozen {
@@ -53,12 +54,23 @@ export class Operator {
     await Promise.all(this.#people.map((pool) => pool.end()));
   }
 
-  async force(breaker: string, mode: 'forced_open' | 'forced_closed'): Promise<void> {
-    await this.#both('select onetake.force_breaker($1, $2, $3, $4)', [breaker, mode, 'an operator', REASON]);
+  async force(
+    breaker: string,
+    mode: 'forced_open' | 'forced_closed',
+    expiresInMs: number | null,
+  ): Promise<void> {
+    const sql = `select onetake.force_breaker($1, $2, $3, $4, clock_timestamp() + $5::float8 * interval '1 ms')`;
+    await this.#both(sql, [breaker, mode, 'an operator', REASON, expiresInMs]);
   }
 
+  /** Until it is done: an override that outlives its operator's connection would silence all that follows. */
   async release(breaker: string): Promise<void> {
-    await this.#both('select onetake.release_breaker($1, $2, $3)', [breaker, 'an operator', REASON]);
+    for (let tried = 1; tried <= RELEASE_TRIES; tried++) {
+      const sql = 'select onetake.release_breaker($1, $2, $3)';
+      const done = await this.#both(sql, [breaker, 'an operator', REASON]);
+      if (done.includes(true)) return;
+      await delay(ROUND_MS, undefined, { signal: this.#ending.signal }).catch(() => undefined);
+    }
   }
 
   async releaseHolds(): Promise<void> {
@@ -119,10 +131,10 @@ order by s.settled_at limit 100`,
     await Promise.all(words.map((word, n) => this.#say(n as 0 | 1, word, row.id, task)));
   }
 
-  async #say(who: 0 | 1, word: Word, id: string, task: string | undefined): Promise<void> {
+  async #say(who: 0 | 1, word: Word, id: string, task: string | undefined): Promise<unknown> {
     const actor = `operator ${who + 1}`;
     if (word === 'accepted') {
-      if (task === undefined) return;
+      if (task === undefined) return undefined;
       return this.#act(who, 'select onetake.resolve_as_accepted($1, $2, $3, $4)', [id, task, actor, REASON]);
     }
     if (word === 'abandon') return this.#act(who, 'select onetake.abandon($1, $2, $3)', [id, actor, REASON]);
@@ -136,32 +148,35 @@ from (select id from onetake.generation_requests where state = 'queued' and acco
     await this.#both(sql, [account, 'an operator', REASON]);
   }
 
-  async #both(sql: string, values: unknown[]): Promise<void> {
-    await Promise.all([this.#act(0, sql, values), this.#act(1, sql, values)]);
+  #both(sql: string, values: unknown[]): Promise<boolean[]> {
+    return Promise.all([this.#act(0, sql, values), this.#act(1, sql, values)]);
   }
 
-  async #act(who: 0 | 1, sql: string, values: unknown[]): Promise<void> {
+  /** False when nobody can say whether it was done. */
+  async #act(who: 0 | 1, sql: string, values: unknown[]): Promise<boolean> {
     const what = /onetake\.(\w+)\(/.exec(sql)?.[1] ?? 'something';
     try {
       const { rowCount } = await this.#people[who].query(sql, values);
-      if (rowCount === 0) return;
+      if (rowCount === 0) return true;
       this.#count(what);
       this.#options.timeline.add('operator', `${what} ${String(values[0])}`);
+      return true;
     } catch (error) {
-      this.#excuse(what, error);
+      return this.#excuse(what, error);
     }
   }
 
   /** Refusals are what the second of two gets; an absent database is what an operator lives with. */
-  #excuse(what: string, error: unknown): void {
+  #excuse(what: string, error: unknown): boolean {
     const { code, message } = error as { code?: string; message?: string };
     if (code?.startsWith('OT')) {
       this.#count('refused');
-      return;
+      return true;
     }
     const isTrouble =
       code === undefined ? /terminat|timeout|clos|connection/i.test(message ?? '') : TROUBLE.test(code);
     if (!isTrouble) this.#options.onFault(`${what}: ${code ?? ''} ${message ?? ''}`.slice(0, 300));
+    return false;
   }
 
   #count(what: string): void {

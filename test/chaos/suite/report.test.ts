@@ -11,9 +11,11 @@ const REPORT: ChaosReport = {
   minutes: 600,
   ordersPerMinute: 2_000,
   seconds: 36_123.4,
+  interrupted: false,
   requests: 1_234_567,
   posts: 1_234_567,
   charged: 1_234_567,
+  intentsAsked: 1_234_567,
   states: many(['succeeded', 'failed', 'rejected', 'cancelled', 'expired']),
   duplicates: 0,
   paidAgainByWord: 12_345,
@@ -45,7 +47,8 @@ it('fits 80 columns, however much happened', () => {
 it('tells violations from their absence in its first line', () => {
   expect(reportText(REPORT)).toContain('nothing was violated');
   const violated = { ...REPORT, violations: [{ rule: 'one take', what: 'two POSTs' }] };
-  expect(reportText(violated)).toContain('1 VIOLATION');
+  expect(reportText(violated)).toContain('1 VIOLATION\n');
+  expect(reportText({ ...REPORT, interrupted: true })).toContain('interrupted');
 });
 
 it('tells what was paid twice from what an operator had paid again', () => {

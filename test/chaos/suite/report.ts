@@ -9,9 +9,13 @@ export interface ChaosReport {
   readonly minutes: number;
   readonly ordersPerMinute: number;
   readonly seconds: number;
+  /** Ended by a signal, before everything could come to its end. */
+  readonly interrupted: boolean;
   readonly requests: number;
   readonly posts: number;
   readonly charged: number;
+  /** POSTs at whose arrival the database was asked for their committed intent. */
+  readonly intentsAsked: number;
   readonly states: Readonly<Record<string, number>>;
   /** Requests that were paid more often than by an operator's word. */
   readonly duplicates: number;
@@ -71,11 +75,12 @@ export function reportText(report: ChaosReport): string {
   const kills = (report.incidents['sigkill'] ?? 0) + (report.incidents['sigterm'] ?? 0);
   return [
     '',
-    `Chaos, seed ${report.seed}: ${report.violations.length === 0 ? 'nothing was violated' : `${report.violations.length} VIOLATIONS`}`,
+    `Chaos, seed ${report.seed}: ${verdictOf(report)}`,
     '─'.repeat(WIDTH),
     line('time', `${report.minutes} min of faults, ${Math.round(report.seconds)} s in all`),
     line('requests', report.requests),
     line('POSTs at the provider', `${report.posts}, of which charged ${report.charged}`),
+    line('intent committed before', `${report.intentsAsked} POSTs, asked as they arrived`),
     line('paid twice', report.duplicates),
     line('paid again by word', `${report.paidAgainByWord} (an operator re-armed what was paid)`),
     line('lost', report.lost),
@@ -104,6 +109,11 @@ export function reportText(report: ChaosReport): string {
     `timeline: ${report.timeline}`,
     '',
   ].join('\n');
+}
+
+function verdictOf({ violations, interrupted }: ChaosReport): string {
+  if (violations.length > 0) return `${violations.length} VIOLATION${violations.length === 1 ? '' : 'S'}`;
+  return interrupted ? 'interrupted; nothing was violated' : 'nothing was violated';
 }
 
 function list(title: string, counts: Readonly<Record<string, number>>): string[] {

@@ -40,6 +40,8 @@ export type Deed =
       readonly breaker: string;
       readonly mode: 'forced_open' | 'forced_closed';
       readonly forMs: number;
+      /** Ends by itself; else an operator releases it. */
+      readonly expires: boolean;
     }
   | { readonly kind: 'release_holds' };
 
@@ -177,7 +179,13 @@ function planDeed(
       if (breaker === undefined) return undefined;
       const forMs = ms(1_000, 4_000);
       const mode = random.pick(['forced_open', 'forced_closed'] as const);
-      return { deed: { kind, breaker, mode, forMs }, resource: breaker, lastsMs: forMs, restMs: 10_000 };
+      const expires = random.chance(0.4);
+      return {
+        deed: { kind, breaker, mode, forMs, expires },
+        resource: breaker,
+        lastsMs: forMs,
+        restMs: 10_000,
+      };
     }
     case 'release_holds':
       return { deed: { kind }, resource: 'holds', lastsMs: 0, restMs: 0 };

@@ -15,6 +15,13 @@ export const STEADY = ['worker-1', 'poller-1'] as const;
 export const PROCESS_NAMES = ['worker-1', 'worker-2', 'worker-3', 'poller-1', 'poller-2'] as const;
 export type ProcessName = (typeof PROCESS_NAMES)[number];
 
+/** What their roles say: onetake raises what its promises need, and names its isolation itself. */
+const SESSION_SETTINGS: Readonly<Partial<Record<ProcessName, Readonly<Record<string, string>>>>> = {
+  'worker-1': { synchronous_commit: 'off' },
+  'worker-2': { synchronous_commit: 'off', default_transaction_isolation: 'repeatable\\ read' },
+  'poller-2': { default_transaction_isolation: 'serializable' },
+};
+
 export interface ChaosWorld {
   readonly postgres: ChaosPostgres;
   readonly ledger: Ledger;
@@ -29,6 +36,8 @@ export interface ChaosWorld {
   /** What lies in the spool of the workers, which share one. */
   spooled(): readonly string[];
   order(order: ProviderOrder): void;
+  /** All processes of onetake at once, in the middle of whatever they do. */
+  kill(): Promise<unknown>;
   stop(): Promise<void>;
 }
 
@@ -59,7 +68,7 @@ export async function openWorld(options: WorldOptions): Promise<ChaosWorld> {
     const providerUrl = `http://127.0.0.1:${providerProxy.port}`;
     const ledger = new Ledger();
     const provider = await startProvider(
-      { seed: options.seed, publicUrl: providerUrl },
+      { seed: options.seed, publicUrl: providerUrl, connectionString: postgres.connectionString },
       ledger,
       options.onFault,
     );
@@ -85,7 +94,7 @@ export async function openWorld(options: WorldOptions): Promise<ChaosWorld> {
         name,
         role: name.startsWith('worker') ? 'worker' : 'poller',
         directory,
-        environment: environmentOf(postgres.connectionString, proxy),
+        environment: environmentOf(withSettings(postgres.connectionString, SESSION_SETTINGS[name]), proxy),
         proxy,
         onEvent: (event) => events.set(event, (events.get(event) ?? 0) + 1),
         onFault: options.onFault,
@@ -97,9 +106,10 @@ export async function openWorld(options: WorldOptions): Promise<ChaosWorld> {
     const operatorProxy = await databaseProxy('operator');
     for (const child of processes.values()) child.start();
     const order = provider.order;
+    const kill = () => Promise.all([...processes.values()].map((child) => child.kill()));
     const spooled = () => textsIn(join(directory, '.onetake', 'spool'));
     const proxies = { providerProxy, appProxy, operatorProxy, databaseProxies };
-    return { postgres, ledger, processes, ...proxies, events, spooled, order, stop };
+    return { postgres, ledger, processes, ...proxies, events, spooled, order, kill, stop };
   } catch (error) {
     await stop();
     throw error;
@@ -127,6 +137,13 @@ export function through(proxy: TcpProxy, connectionString: string): string {
   const url = new URL(connectionString);
   url.port = String(proxy.port);
   return url.href;
+}
+
+function withSettings(connectionString: string, settings: Readonly<Record<string, string>> = {}): string {
+  const url = new URL(connectionString);
+  const options = Object.entries(settings).map(([name, value]) => `-c ${name}=${value}`);
+  if (options.length > 0) url.searchParams.set('options', options.join(' '));
+  return url.href.replaceAll('+', '%20');
 }
 
 function environmentOf(connectionString: string, proxy: TcpProxy): Record<string, string> {

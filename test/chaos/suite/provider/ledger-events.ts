@@ -28,6 +28,8 @@ export type LedgerEvent =
       readonly endsAt: number;
       readonly fails: boolean;
     }
+  /** Whether the intent of a POST was committed when the POST arrived. */
+  | { readonly type: 'intent'; readonly marker: number; readonly isCommitted: boolean }
   | { readonly type: 'reset_on_connect' }
   | { readonly type: 'get'; readonly behaviour: string }
   | { readonly type: 'file'; readonly behaviour: string }
@@ -45,4 +47,6 @@ export interface ProviderOptions {
   readonly seed: string;
   /** How the suite's proxy is reached: what result URLs name. */
   readonly publicUrl: string;
+  /** Of the database, past every proxy. */
+  readonly connectionString: string;
 }

@@ -1,6 +1,7 @@
 import { type AddressInfo, createServer, type Socket } from 'node:net';
-import { ACCOUNT_NAMES, CANARY, keyOf } from '../settings.ts';
+import { ACCOUNT_NAMES, CANARY, keyOf, requestKeyOf } from '../settings.ts';
 import { CALM, planFile, planGet, planPost, resetsOnConnect, type Weather } from './faults.ts';
+import { IntentCheck } from './intent-check.ts';
 import type { LedgerEvent, ProviderOptions, ProviderOrder } from './ledger-events.ts';
 import { answerPost } from './post-answers.ts';
 import { answer, type ReceivedRequest, readRequests } from './wire.ts';
@@ -19,7 +20,10 @@ interface Task {
   fileReads: number;
 }
 
-const { seed, publicUrl } = JSON.parse(process.env['CHAOS_PROVIDER'] ?? '{}') as ProviderOptions;
+const { seed, publicUrl, connectionString } = JSON.parse(
+  process.env['CHAOS_PROVIDER'] ?? '{}',
+) as ProviderOptions;
+const intents = new IntentCheck(connectionString);
 const tasks = new Map<string, Task>();
 const postsOf = new Map<number, number>();
 const accountOfKey = new Map(ACCOUNT_NAMES.map((account) => [`Bearer ${keyOf(account)}`, account]));
@@ -90,6 +94,9 @@ function takePost(socket: Socket, request: ReceivedRequest): void {
   const post = ++posts;
   const task = `task_${seed}_${marker}_${nth}`;
   tell({ type: 'post', post, marker, account, behaviour: plan.behaviour, at: Date.now() });
+  void intents.isCommitted(requestKeyOf(marker), nth).then((isCommitted) => {
+    if (isCommitted !== undefined) tell({ type: 'intent', marker, isCommitted });
+  });
   if (plan.charged) {
     const endsAt = Date.now() + plan.runMs;
     tasks.set(task, {
