@@ -1,6 +1,7 @@
 export { OnetakeError, type OnetakeErrorCode } from './core/errors.ts';
 export type { OnetakeEventName, OnetakeEvents } from './core/events.ts';
 export { isTerminal, type RequestState } from './core/generation-request.ts';
+export type { InstallationTrouble } from './core/installation.ts';
 export {
   OPERATION_NAMES,
   type OperationFields,
@@ -11,6 +12,7 @@ export {
 } from './core/operations.ts';
 export { type ClassifiedOutcome, classifyGenerationOutcome } from './core/outcome.ts';
 export type { EnqueueResult } from './lifecycle/enqueue.ts';
+export type { InstallationIdentity, InstallationStatus } from './postgres/installation.ts';
 export type { CallerTransaction } from './queue/caller-transaction.ts';
 export {
   type Client,
@@ -19,6 +21,7 @@ export {
   type RequestDetails,
   type ResolveInput,
 } from './runtime/client.ts';
-export type { OverrideBreakerInput } from './runtime/client-options.ts';
+export type { OverrideBreakerInput, RecoverInput } from './runtime/client-options.ts';
 export { defineConfig, type OnetakeConfig } from './runtime/define-config.ts';
 export type { EnqueueInput } from './runtime/enqueue-options.ts';
+export type { Recovery } from './runtime/recover.ts';

@@ -12,6 +12,7 @@ import { addEnqueue } from './enqueue.ts';
 import { CommandError, EXIT, reportOf, usageError } from './errors.ts';
 import { addMigrate } from './migrate.ts';
 import { createTerminal, type Terminal } from './output.ts';
+import { addRecover } from './recover.ts';
 import { addRequests } from './requests.ts';
 import { addRun } from './run.ts';
 import { listenForSignals } from './signals.ts';
@@ -30,6 +31,7 @@ Run it:
 In an incident:
   $ onetake breaker list
   $ onetake ambiguous list
+  $ onetake recover
 
 Exit codes: 0 done, 1 failed or refused, 2 usage or configuration,
 130 interrupted.`;
@@ -98,6 +100,7 @@ async function main(args: readonly string[]): Promise<number> {
     addAmbiguous,
     addBreaker,
     addAccounts,
+    addRecover,
     addSimulate,
   ]) {
     add(program, run);

@@ -11,6 +11,7 @@ export type OnetakeErrorCode =
   | 'database_unreachable'
   | 'embedded_postgres_failed'
   | 'embedded_postgres_missing'
+  | 'installation_in_doubt'
   | 'intent_mismatch'
   | 'invalid_field'
   | 'invalid_option'

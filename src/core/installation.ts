@@ -61,3 +61,15 @@ function walPosition(lsn: string): bigint {
   const [high = '', low = ''] = lsn.split('/');
   return (BigInt(`0x${high}`) << 32n) | BigInt(`0x${low}`);
 }
+
+/** What each trouble means to a person. */
+export const INSTALLATION_TROUBLE_MEANS: Readonly<Record<InstallationTrouble, string>> = {
+  unconfirmed: 'nobody has confirmed this database',
+  another_cluster: 'this is a copy: it lives in another PostgreSQL cluster than the one that was confirmed',
+  another_database: 'this is a copy: another database of the same cluster was confirmed',
+  restored_tables: 'its tables were restored from a dump',
+  another_timeline: 'it was restored to an earlier moment, or a standby took over',
+  stepped_back: 'it was put back to an earlier state: what it had on disk is not there any more',
+  intent_lost: 'it has lost a submission that it had confirmed',
+  freezing: 'a freeze was begun and is not finished',
+};

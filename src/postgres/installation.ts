@@ -1,4 +1,9 @@
-import type { InstallationLoss, InstallationMark, InstallationReading } from '../core/installation.ts';
+import type {
+  InstallationLoss,
+  InstallationMark,
+  InstallationReading,
+  InstallationTrouble,
+} from '../core/installation.ts';
 import { firstRow, type Sql } from './database.ts';
 
 /** A function scan to join, with four parameters from number `from` on; the rest of `markValues`. */
@@ -67,4 +72,88 @@ where not exists (select from onetake.installation)`,
     [by, reason],
   );
   return row !== undefined;
+}
+
+/** What tells one copy of a database from another; null: the server keeps it to itself. */
+export interface InstallationIdentity {
+  readonly systemIdentifier: string | null;
+  readonly timeline: number | null;
+  readonly databaseOid: number;
+  readonly databaseName: string;
+}
+
+/** What an operator wants to know before a decision. */
+export interface InstallationStatus {
+  /** Null: this is the database that was confirmed. */
+  readonly trouble: InstallationTrouble | null;
+  readonly present: InstallationIdentity;
+  /** As it was confirmed; null: nobody has confirmed any. */
+  readonly confirmed:
+    | (InstallationIdentity & { readonly at: Date; readonly by: string; readonly reason: string })
+    | null;
+  /** Who says since when that the database has lost something, or who began a freeze. */
+  readonly doubt: { readonly at: Date; readonly by: string } | null;
+  /** Requests that would be submitted after a resumption, and that a freeze would freeze. */
+  readonly queued: number;
+  readonly submitting: number;
+}
+
+interface StatusRow {
+  readonly trouble: InstallationTrouble | null;
+  readonly system: string | null;
+  readonly timeline: number | null;
+  readonly oid: number;
+  readonly name: string;
+  readonly confirmed: boolean;
+  readonly confirmedSystem: string | null;
+  readonly confirmedTimeline: number | null;
+  readonly confirmedOid: number;
+  readonly confirmedName: string;
+  readonly confirmedAt: Date;
+  readonly confirmedBy: string;
+  readonly reason: string;
+  readonly doubtedAt: Date | null;
+  readonly doubtedBy: string | null;
+  readonly queued: number;
+  readonly submitting: number;
+}
+
+export async function readInstallation(sql: Sql): Promise<InstallationStatus> {
+  const row = (await firstRow<StatusRow>(
+    sql,
+    `select c.trouble, p.system_identifier::text as system, p.timeline, p.database_oid::float8 as oid,
+  p.database_name as name, i.id is not null as confirmed, i.system_identifier::text as "confirmedSystem",
+  i.timeline as "confirmedTimeline", i.database_oid::float8 as "confirmedOid", i.database_name as "confirmedName",
+  i.confirmed_at as "confirmedAt", i.confirmed_by as "confirmedBy", i.reason, i.doubted_at as "doubtedAt",
+  i.doubted_by as "doubtedBy",
+  (select count(*)::float8 from onetake.generation_requests where state = 'queued') as queued,
+  (select count(*)::float8 from onetake.submission_attempts where settled_at is null) as submitting
+from onetake.check_installation() c
+cross join onetake.present_installation() p
+left join onetake.installation i on true`,
+  )) as StatusRow;
+  const { doubtedAt, doubtedBy } = row;
+  return {
+    trouble: row.trouble,
+    present: {
+      systemIdentifier: row.system,
+      timeline: row.timeline,
+      databaseOid: row.oid,
+      databaseName: row.name,
+    },
+    confirmed: row.confirmed
+      ? {
+          systemIdentifier: row.confirmedSystem,
+          timeline: row.confirmedTimeline,
+          databaseOid: row.confirmedOid,
+          databaseName: row.confirmedName,
+          at: row.confirmedAt,
+          by: row.confirmedBy,
+          reason: row.reason,
+        }
+      : null,
+    doubt: doubtedAt === null || doubtedBy === null ? null : { at: doubtedAt, by: doubtedBy },
+    queued: row.queued,
+    submitting: row.submitting,
+  };
 }

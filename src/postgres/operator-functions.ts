@@ -1,6 +1,7 @@
 import type { BreakerOverride } from '../core/circuit-breaker.ts';
 import { OnetakeError, type OnetakeErrorCode } from '../core/errors.ts';
 import type { RequestState } from '../core/generation-request.ts';
+import type { InstallationTrouble } from '../core/installation.ts';
 import { firstRow, rows, type Sql } from './database.ts';
 import { databaseErrorCode } from './errors.ts';
 
@@ -158,6 +159,41 @@ export async function releaseBreaker(sql: Sql, name: string, note: OperatorNote)
     ]);
     return (row as { was: string }).was;
   }, BREAKER_CODES);
+}
+
+const INSTALLATION_CODES = { OT002: 'installation_in_doubt' } as const;
+
+/** Accepts the database as it is now; returns what was wrong with it. */
+export async function resumeInstallation(
+  sql: Sql,
+  note: OperatorNote,
+  force: boolean,
+): Promise<InstallationTrouble | null> {
+  return mapped(async () => {
+    const row = await firstRow<{ was: InstallationTrouble | null }>(
+      sql,
+      'select onetake.resume_installation($1, $2, $3) as was',
+      [note.actor, note.reason, force],
+    );
+    return (row as { was: InstallationTrouble | null }).was;
+  }, INSTALLATION_CODES);
+}
+
+/** One step of a freeze: at most `atMost` requests. The last step, which is `done`, accepts the database. */
+export async function freezeInstallation(
+  sql: Sql,
+  note: OperatorNote,
+  enqueuedBefore: Date | null,
+  atMost: number,
+): Promise<{ readonly frozen: number; readonly done: boolean }> {
+  return mapped(async () => {
+    const row = await firstRow<{ frozen: number; done: boolean }>(
+      sql,
+      'select frozen, done from onetake.freeze_installation($1, $2, $3, $4)',
+      [note.actor, note.reason, enqueuedBefore, atMost],
+    );
+    return row as { frozen: number; done: boolean };
+  });
 }
 
 async function resolution(sql: Sql, text: string, values: unknown[]): Promise<Resolution> {

@@ -83,6 +83,41 @@ function invalid(option: string, message: string): OnetakeError {
   return new OnetakeError('invalid_option', `${option}: ${message}`);
 }
 
+export type RecoverInput = { readonly actor: string; readonly reason: string } & (
+  | {
+      /** Nothing was lost: submissions go on. */
+      readonly mode: 'resume';
+      /** Needed where it is proven that something was. */
+      readonly force?: boolean;
+    }
+  | {
+      /** Something may be lost: what is `queued` becomes `ambiguous`, then submissions of what is new go on. */
+      readonly mode: 'freeze';
+      /** What was enqueued from this instant on stays `queued`. Default: now, by the database's clock. */
+      readonly enqueuedBefore?: Date;
+      /** Told after each step how many requests are frozen by now. */
+      readonly onProgress?: (frozen: number) => void;
+    }
+);
+
+const RECOVER_KEYS: Readonly<Record<string, readonly string[]>> = {
+  resume: ['force'],
+  freeze: ['enqueuedBefore', 'onProgress'],
+};
+
+export function checkRecover(input: RecoverInput): void {
+  const keys = Object.hasOwn(RECOVER_KEYS, input.mode) ? RECOVER_KEYS[input.mode] : undefined;
+  if (keys === undefined) throw invalid('mode', 'expected one of resume, freeze.');
+  checkKeys(input, ['mode', 'actor', 'reason', ...keys]);
+  if (input.mode === 'resume') {
+    if (input.force === undefined || typeof input.force === 'boolean') return;
+    throw invalid('force', 'expected true or false.');
+  }
+  if (input.enqueuedBefore !== undefined && !isInstant(input.enqueuedBefore)) {
+    throw invalid('enqueuedBefore', 'expected a valid Date of the years 1970 to 9999.');
+  }
+}
+
 export interface OverrideBreakerInput {
   /** `<provider>/<operation>` */
   readonly name: string;

@@ -17,6 +17,7 @@ import {
 } from '../postgres/breaker-history.ts';
 import { CommitUnknownError, Database, type Sql } from '../postgres/database.ts';
 import { listUnclaimedTasks, type UnclaimedTask } from '../postgres/followed-tasks.ts';
+import { type InstallationStatus, readInstallation } from '../postgres/installation.ts';
 import {
   type AmbiguousSubmission,
   abandonRequest,
@@ -51,12 +52,15 @@ import {
   checkFilter,
   checkKeys,
   checkOverride,
+  checkRecover,
   checkResolve,
   type OverrideBreakerInput,
+  type RecoverInput,
 } from './client-options.ts';
 import { explainDatabaseError } from './database-errors.ts';
 import { checkEnqueue, type EnqueueInput } from './enqueue-options.ts';
 import { inTurn } from './in-turn.ts';
+import { type Recovery, recover } from './recover.ts';
 import { checkIdPrefix, isRequestId } from './request-id.ts';
 import { throughBlips } from './through-blips.ts';
 
@@ -114,6 +118,13 @@ export interface Client {
   listAccounts(): Promise<AccountOverview[]>;
   upsertAccount(account: AccountLimits & { readonly name: string; readonly provider: string }): Promise<void>;
   releaseAccount(account: string, operation: string | null, note: OperatorNote): Promise<number>;
+  /** Whether this is the database that was confirmed, and what an operator wants to know before a decision. */
+  installation(): Promise<InstallationStatus>;
+  /**
+   * Says what happened to a database that is not recognised. Throws `installation_in_doubt` for a resumption of one
+   * that has provably lost something.
+   */
+  recover(input: RecoverInput): Promise<Recovery>;
   stop(): Promise<void>;
   [Symbol.asyncDispose](): Promise<void>;
 }
@@ -286,6 +297,12 @@ export function createClient(options: ClientOptions): Client {
       }),
     releaseAccount: (account, operation, note) =>
       explained(() => act((tx) => releaseAccount(tx, account, operation, note))),
+    installation: () => explained(() => readInstallation(database)),
+    recover: (input) =>
+      explained(async () => {
+        checkRecover(input);
+        return recover(database, input);
+      }),
     stop() {
       stopping ??= queue.stop().then(() => database.close());
       return stopping;
