@@ -74,10 +74,10 @@ test('app, worker, poller and operator do their work with the rights of docs/ope
   expect((await app.waitForGeneration(frozen, { signal })).state).toBe('ambiguous');
 
   await expect(app.resolve({ id: frozen, as: 'abandoned', ...note })).rejects.toMatchObject({
-    code: '42501',
+    code: 'database_refused',
   });
   const stolen = { operation: 'text-to-music', fields: { prompt: 'a song' }, requestKey: 'stolen' } as const;
-  await expect(operator.enqueue(stolen)).rejects.toMatchObject({ code: '42501' });
+  await expect(operator.enqueue(stolen)).rejects.toMatchObject({ code: 'database_refused' });
 
   expect(await operator.listAmbiguous()).toHaveLength(1);
   // Somebody else's word taken back, and then the right one given.
@@ -87,7 +87,7 @@ test('app, worker, poller and operator do their work with the rights of docs/ope
   expect(await operator.releaseAccount('default', null, note)).toBe(0);
   const override = { name: 'sonilo/text-to-music', actor: 'mia', reason: 'maintenance' } as const;
   await expect(app.overrideBreaker({ ...override, mode: 'forced_open' })).rejects.toMatchObject({
-    code: '42501',
+    code: 'database_refused',
   });
   expect(await operator.overrideBreaker({ ...override, mode: 'forced_closed', expiresInMs: 60_000 })).toBe(
     'none',

@@ -3,6 +3,7 @@ import { join } from 'node:path';
 import { describe, expect, test } from 'vitest';
 import type { TransitionCause } from '../../src/core/circuit-breaker.ts';
 import { LEGAL_MOVES, REQUEST_STATES } from '../../src/core/generation-request.ts';
+import { INSTALLATION_TROUBLES } from '../../src/core/installation.ts';
 import { resolveConfig } from '../../src/runtime/options.ts';
 import { readMagicPrompt } from '../../src/simulator/magic-prompt.ts';
 import { codeBlocks, REPOSITORY, readPage, tableRows } from './pages.ts';
@@ -84,6 +85,15 @@ describe('docs/operations.md', () => {
   test('lists every event that is emitted, and no other', () => {
     const listed = tableRows(readPage('docs/operations.md'), 'event').flatMap(([event]) => code(event));
     expect(listed.sort()).toEqual([...emittedEvents()].sort());
+  });
+});
+
+describe('docs/operations.md, restored, cloned, failed over', () => {
+  test('lists every trouble that a database can be in', () => {
+    const listed = tableRows(readPage('docs/operations.md'), '`trouble`').flatMap(([trouble]) =>
+      code(trouble),
+    );
+    expect(listed.sort()).toEqual([...INSTALLATION_TROUBLES].sort());
   });
 });
 

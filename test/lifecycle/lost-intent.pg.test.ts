@@ -46,6 +46,8 @@ function termsOf(row: Row): Row {
 }
 
 async function letEverybodyTry(): Promise<void> {
+  // The loss that came to light has stopped every worker.
+  await world.client.recover({ mode: 'resume', force: true, ...OPERATOR });
   const worker = world.worker();
   for (let n = 0; n < 3; n++) {
     await worker.runOnce();
