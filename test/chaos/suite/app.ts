@@ -224,7 +224,12 @@ function isTrouble(error: unknown): boolean {
   return /terminated|timeout|closed|connection error|not queryable/i.test(message ?? '');
 }
 
-const TROUBLE_CODES: ReadonlySet<string> = new Set(['database_unreachable', 'serialization_failure']);
+const TROUBLE_CODES: ReadonlySet<string> = new Set([
+  'commit_unknown',
+  'database_busy',
+  'database_unreachable',
+  'serialization_failure',
+]);
 
 function describe(error: unknown): string {
   const { code, message } = error as { code?: string; message?: string };

@@ -20,6 +20,8 @@ export interface Facts {
   readonly snapshot: Snapshot;
 }
 
+/** What is older has been looked at before. */
+const LOOKS_BACK_MS = 300_000;
 /** How long after its end a lease may wait for rescue: databases that are down, busy machines. */
 const RESCUE_LIMIT_MS = 30_000;
 const TERMINAL: ReadonlySet<string> = new Set(['succeeded', 'failed', 'rejected', 'cancelled', 'expired']);
@@ -230,9 +232,13 @@ export function checkConcurrency(
       .filter(({ action }) => action.startsWith('resolve_as_not'))
       .map(({ subject }) => subject),
   );
-  const counted = [...ledger.tasks.values()].filter(
-    ({ post, marker }) =>
-      !/^(status_5|endless_500)/.test(post.behaviour) && !disowned.has(idOf.get(marker) ?? ''),
+  const tasks = [...ledger.tasks.values()];
+  const since = Math.max(0, ...tasks.slice(-1).map(({ startedAt }) => startedAt)) - LOOKS_BACK_MS;
+  const counted = tasks.filter(
+    ({ post, marker, startedAt }) =>
+      startedAt >= since &&
+      !/^(status_5|endless_500)/.test(post.behaviour) &&
+      !disowned.has(idOf.get(marker) ?? ''),
   );
   return Object.entries(accounts).flatMap(([name, { maxConcurrentGenerations: limit }]) => {
     const own = counted.filter(({ account }) => account === name);

@@ -12,7 +12,7 @@ const CLI = join(REPOSITORY, 'src/cli/onetake.ts');
 const KEPT_LINES = 400;
 const START_AGAIN_MS = 500;
 /** No product of ours prints any of these. */
-const CRASH_WORDS = /unhandled|uncaught|ExceptionWarning|MaxListeners|at .*\.[jt]s:\d+:\d+/i;
+const CRASH_WORDS = /unhandled|uncaught|\(node:\d+\)|at .*\.[jt]s:\d+:\d+/i;
 
 export interface ProcessOptions {
   readonly name: string;
