@@ -190,6 +190,12 @@ describe('intent', () => {
   });
 });
 
+describe('the database', () => {
+  it('is never taken for another one', () => {
+    expect(rules(facts({ doubt: 'intent_lost' }))).toEqual(['database']);
+  });
+});
+
 describe('secrets and protests', () => {
   it('are told', () => {
     expect(rules(facts({ leaks: ['onetake_queue.job'] }))).toEqual(['no leak']);

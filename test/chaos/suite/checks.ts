@@ -43,6 +43,7 @@ export function check(facts: Facts): Violation[] {
     ...cases.flatMap((one) => checkMoney(one, facts)),
     ...cases.flatMap((one) => checkNotStuck(one, facts)),
     ...checkOrders(facts, new Map(cases.map((one) => [one.marker, one]))),
+    ...checkDoubt(facts),
     ...facts.snapshot.leaks.map((place) => ({ rule: 'no leak', what: `a canary in ${place}` })),
     ...facts.ledger.withoutIntent.map((marker) => ({
       rule: 'intent before effect',
@@ -169,6 +170,11 @@ function checkNotStuck({ marker, request, attempts }: Case, { snapshot }: Facts)
   return [
     { rule: 'not stuck', what: `${request.id} submitting, its lease over for ${overdueMs} ms`, marker },
   ];
+}
+
+/** It is always the same database here, and it keeps what it has confirmed. */
+function checkDoubt({ snapshot: { doubt } }: Facts): Violation[] {
+  return doubt === null ? [] : [{ rule: 'database', what: `onetake no longer trusts it: ${doubt}` }];
 }
 
 /** What was committed is there, what was rolled back is not, and neither there nor at the provider. */

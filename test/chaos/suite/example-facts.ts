@@ -85,6 +85,7 @@ export function snapshotOf(more: Partial<Snapshot> = {}): Snapshot {
     actions: [],
     transitions: [],
     breakers: [breakerRow()],
+    doubt: null,
     leaks: [],
     ...more,
   };

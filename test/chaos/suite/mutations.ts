@@ -133,7 +133,7 @@ async function byTheSuite(name: string, directory: string, minutes: string, seed
     '--seed',
     seed,
     '--output',
-    directory,
+    join(tmpdir(), 'onetake-mutations'),
     '--json',
   ];
   const { code, stdout, stderr } = await run(args, directory);

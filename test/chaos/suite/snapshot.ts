@@ -73,6 +73,8 @@ export interface Snapshot {
   readonly actions: readonly ActionRow[];
   readonly transitions: readonly TransitionRow[];
   readonly breakers: readonly BreakerRow[];
+  /** Why the product takes this database for another one, or for one that has lost something. */
+  readonly doubt: string | null;
   /** Tables in which a secret, a prompt or a URL was seen where it has no business. */
   readonly leaks: readonly string[];
 }
@@ -128,6 +130,8 @@ export async function takeSnapshot(client: pg.Client): Promise<Snapshot> {
       actions: await read<ActionRow>(QUERIES.actions),
       transitions: await read<TransitionRow>(QUERIES.transitions),
       breakers: await read<BreakerRow>(QUERIES.breakers),
+      doubt:
+        (await read<{ doubt: string | null }>('select doubt from onetake.installation'))[0]?.doubt ?? null,
       leaks: (await read<{ place: string }>(LEAKS, [`%${CANARY}%`])).map(({ place }) => place),
     };
   } finally {
