@@ -183,12 +183,33 @@ create type onetake.resolution as (
   not_before timestamptz
 );
 --> statement-breakpoint
+-- On one line: what cannot be seen, and what would break the line, is a blank. Blanks of Unicode included.
+create function onetake.plain_line(said text) returns text
+language sql immutable parallel safe
+return btrim(regexp_replace(said,
+  '[[:space:][:cntrl:]\u00a0\u1680\u2000-\u200f\u2028-\u202f\u205f-\u2064\u3000\ufeff]+', ' ', 'g'));
+--> statement-breakpoint
+-- An operator's own words inside a sentence of ours.
+create function onetake.quoted_line(said text) returns text
+language sql immutable parallel safe
+return (
+  select case when length(l.line) > 200 then rtrim(left(l.line, 199)) || '…' else l.line end
+  from (select onetake.plain_line(left(said, 1000)) as line) l
+);
+--> statement-breakpoint
+-- UTC, with its date when that is not the one that everybody thinks of.
+create function onetake.clock_text(at timestamptz, now timestamptz) returns text
+language sql stable parallel safe
+return to_char(at at time zone 'UTC',
+  case when at between now - interval '12 hours' and now + interval '12 hours' then 'HH24:MI:SS'
+    else 'YYYY-MM-DD HH24:MI:SS' end);
+--> statement-breakpoint
 -- Actor and reason are asked for before anything is looked at.
 create function onetake.require_operator(actor text, reason text) returns void
 language plpgsql immutable set search_path = pg_catalog, pg_temp
 as $$
 begin
-  if coalesce(btrim(actor), '') = '' or coalesce(btrim(reason), '') = '' then
+  if coalesce(onetake.plain_line(actor), '') = '' or coalesce(onetake.plain_line(reason), '') = '' then
     raise exception 'onetake: an operator''s action needs an actor and a reason' using errcode = 'OT004';
   end if;
 end
@@ -202,7 +223,7 @@ as $$
   select set_config('synchronous_commit', 'on', true)
   where current_setting('synchronous_commit') in ('off', 'local', 'remote_write');
   insert into onetake.operator_actions (at, actor, "session_user", action, subject, reason)
-  values (clock_timestamp(), btrim(record_action.actor), session_user, record_action.action,
+  values (clock_timestamp(), onetake.plain_line(record_action.actor), session_user, record_action.action,
     record_action.subject, btrim(record_action.reason))
 $$;
 --> statement-breakpoint
@@ -348,6 +369,9 @@ begin
   if resolve_as_not_accepted.submit_before <= at_once then
     raise exception 'onetake: submit_before is over already, so nothing would be submitted'
       using errcode = 'invalid_parameter_value';
+  end if;
+  if resolve_as_not_accepted.submit_before >= '10000-01-01 00:00:00+00' then
+    raise exception 'onetake: submit_before lies before the year 10000' using errcode = 'invalid_parameter_value';
   end if;
   update onetake.submission_attempts a
   set slot_freed_at = coalesce(a.slot_freed_at, at_once)
@@ -522,7 +546,7 @@ begin
     raise exception 'onetake: there is no account "%"', release_account.account using errcode = 'OT001';
   end if;
   update onetake.account_holds h
-  set ended_at = clock_timestamp(), ended_by = btrim(release_account.actor)
+  set ended_at = clock_timestamp(), ended_by = onetake.plain_line(release_account.actor)
   where h.account = release_account.account and h.ended_at is null
     and (release_account.operation is null or h.operation = release_account.operation);
   get diagnostics ended = row_count;
@@ -591,23 +615,28 @@ language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
   breaker onetake.circuit_breakers%rowtype;
+  ends timestamptz := nullif(force_breaker.expires_at, 'infinity');
 begin
   perform onetake.require_operator(force_breaker.actor, force_breaker.reason);
   if force_breaker.mode is null or force_breaker.mode not in ('forced_open', 'forced_closed') then
     raise exception 'onetake: an override is forced_open or forced_closed' using errcode = '22023';
   end if;
-  if force_breaker.expires_at <= clock_timestamp() then
+  if ends <= clock_timestamp() then
     raise exception 'onetake: the override would have expired already' using errcode = '22023';
+  end if;
+  -- Later than any program can name.
+  if ends >= '10000-01-01 00:00:00+00' then
+    raise exception 'onetake: an override ends before the year 10000, or not by itself' using errcode = '22023';
   end if;
   perform onetake.note_expired_override(force_breaker.name);
   select b.* into breaker from onetake.circuit_breakers b where b.name = force_breaker.name for no key update;
   if breaker.name is null then
     raise exception 'onetake: there is no breaker "%"', force_breaker.name using errcode = 'OT001';
   end if;
-  perform onetake.record_override(breaker, force_breaker.mode, 'operator', btrim(force_breaker.actor));
+  perform onetake.record_override(breaker, force_breaker.mode, 'operator', onetake.plain_line(force_breaker.actor));
   update onetake.circuit_breakers b
-  set override = force_breaker.mode, override_actor = btrim(force_breaker.actor),
-    override_reason = btrim(force_breaker.reason), override_expires_at = force_breaker.expires_at,
+  set override = force_breaker.mode, override_actor = onetake.plain_line(force_breaker.actor),
+    override_reason = btrim(force_breaker.reason), override_expires_at = ends,
     override_transitions = b.override_transitions + 1
   where b.name = force_breaker.name;
   perform onetake.record_action(force_breaker.actor, 'force_breaker_' || force_breaker.mode, force_breaker.name,
@@ -633,7 +662,7 @@ begin
   if breaker.override is null then
     raise exception 'onetake: breaker "%" is not overridden', release_breaker.name using errcode = 'OT002';
   end if;
-  perform onetake.record_override(breaker, 'none', 'operator', btrim(release_breaker.actor));
+  perform onetake.record_override(breaker, 'none', 'operator', onetake.plain_line(release_breaker.actor));
   update onetake.circuit_breakers b
   set override = null, override_actor = null, override_reason = null, override_expires_at = null,
     override_transitions = b.override_transitions + 1
@@ -803,7 +832,7 @@ begin
     select c.trouble into was from onetake.check_installation() c;
     known.freeze_before := coalesce(freeze_installation.enqueued_before, clock_timestamp());
     update onetake.installation i
-    set doubt = 'freezing', doubted_at = clock_timestamp(), doubted_by = btrim(freeze_installation.actor),
+    set doubt = 'freezing', doubted_at = clock_timestamp(), doubted_by = onetake.plain_line(freeze_installation.actor),
       freeze_before = known.freeze_before;
     perform onetake.record_action(freeze_installation.actor, 'freeze_installation', coalesce(was, 'recognised'),
       freeze_installation.reason);
@@ -880,9 +909,10 @@ select
   end as effective_state,
   case
     when o.override is not null then format('%s by %s%s: %s; underneath it is %s',
-      replace(o.override, '_', ' '), b.override_actor,
-      coalesce(' until ' || to_char(b.override_expires_at at time zone 'UTC', 'HH24:MI:SS'), ''), b.override_reason,
-      replace(b.state, '_', ' '))
+      replace(o.override, '_', ' '), onetake.quoted_line(b.override_actor),
+      coalesce(' until ' || onetake.clock_text(b.override_expires_at, s.now), ''),
+      onetake.quoted_line(b.override_reason),
+      replace(b.state, '_', ' ') || case when b.shadow then ' (shadow)' else '' end)
     when b.state = 'closed' and b.consecutive_failures > 0 then format('closed: %s of %s dependency failures in a row',
       b.consecutive_failures, b.failure_threshold)
     when b.state = 'closed' and b.ramp_acceptances is not null then format(
@@ -890,20 +920,25 @@ select
     when b.state = 'closed' then 'closed: submissions flow'
     when b.state = 'half_open' and p.id is null then 'half open: the probe is lost'
     when b.state = 'half_open' and s.now >= p.lease_expires_at then format(
-      'half open: the probe of %s is overdue', to_char(p.started_at at time zone 'UTC', 'HH24:MI:SS'))
+      'half open: the probe of %s is overdue', onetake.clock_text(p.started_at, s.now))
     when b.state = 'half_open' then format('half open: one probe is in flight since %s',
-      to_char(p.started_at at time zone 'UTC', 'HH24:MI:SS'))
+      onetake.clock_text(p.started_at, s.now))
     else format('open since %s: %s, %s %s',
-      to_char(b.opened_at at time zone 'UTC', 'HH24:MI:SS'),
+      onetake.clock_text(b.opened_at, s.now),
       case t.cause
         when 'failure_threshold' then format('%s dependency failures in a row', t.failures)
         when 'probe_failed' then 'the probe failed'
         when 'probe_lost' then 'the probe''s worker was lost'
-        else 'the probe told nothing'
-      end || coalesce(' (last answer ' || t.http_status || ')', ''),
+        when 'probe_neutral' then 'the probe told nothing'
+        else 'why is not on record'
+      end || case
+        when t.http_status is not null then ' (last answer ' || t.http_status || ')'
+        when t.cause in ('failure_threshold', 'probe_failed') then ' (no answer)'
+        else ''
+      end,
       case when s.now >= b.retry_at then 'a probe is due since' else 'next probe at' end,
-      to_char(b.retry_at at time zone 'UTC', 'HH24:MI:SS'))
-  end || case when b.shadow then ' (shadow: nothing is refused)' else '' end as why,
+      onetake.clock_text(b.retry_at, s.now))
+  end || case when b.shadow and o.override is null then ' (shadow: nothing is refused)' else '' end as why,
   coalesce(t.at, b.created_at) as since,
   -- Since when it has not been closed, over all its probes.
   case when b.state <> 'closed' then e.at end as not_closed_since,
@@ -963,18 +998,19 @@ select
         replace(i.trouble, '_', ' '))
       when h.since is not null then format('account held: %s since %s', replace(h.kind, '_', ' '),
         to_char(h.since at time zone 'UTC', 'HH24:MI'))
-      when o.override = 'forced_open' then format('breaker forced open by %s: %s', b.override_actor, b.override_reason)
+      when o.override = 'forced_open' then format('breaker forced open by %s: %s',
+        onetake.quoted_line(b.override_actor), onetake.quoted_line(b.override_reason))
       when b.state = 'open' and s.now < b.retry_at and o.refuses then format('breaker open until %s (%s)',
-        to_char(b.retry_at at time zone 'UTC', 'HH24:MI:SS'),
+        onetake.clock_text(b.retry_at, s.now),
         case t.cause
           when 'failure_threshold' then format('%s × %s', t.failures, coalesce(t.http_status::text, 'no answer'))
           else replace(t.cause, '_', ' ')
         end)
       when b.state = 'half_open' and o.refuses then 'breaker half open: one probe is in flight'
       when c.paused_until > s.now then format('%s limit of the provider: paused until %s', c.pause_kind,
-        to_char(c.paused_until at time zone 'UTC', 'HH24:MI:SS'))
+        onetake.clock_text(c.paused_until, s.now))
       when r.not_before > s.now then format('not before %s (%s)',
-        to_char(r.not_before at time zone 'UTC', 'HH24:MI:SS'), coalesce(replace(r.state_reason, '_', ' '), 'as asked'))
+        onetake.clock_text(r.not_before, s.now), coalesce(replace(r.state_reason, '_', ' '), 'as asked'))
       when l.windows >= c.requests_per_minute then format('rate: %s of %s requests this minute, next slot in %s s',
         l.windows, c.requests_per_minute, ceil(extract(epoch from l.opens_at - s.now)))
       when l.slots >= c.max_concurrent_generations then format('%s of %s generations running', l.slots,
@@ -1106,6 +1142,7 @@ revoke execute on all functions in schema onetake from public;
 -- Pure, or no more than the caller may read or write: the trigger and the workers call them with their own rights.
 grant execute on function onetake.is_legal_move(text, text), onetake.charge_of(uuid),
   onetake.lasting_attention(text), onetake.paid_evidence(uuid), onetake.attempt_of_task(uuid, text),
+  onetake.plain_line(text), onetake.quoted_line(text), onetake.clock_text(timestamptz, timestamptz),
   onetake.override_in_force(text, timestamptz, timestamptz), onetake.note_expired_override(text),
   onetake.present_installation(), onetake.check_installation(uuid, bigint, pg_lsn, uuid),
   onetake.follow_other_tasks(uuid) to public;

@@ -54,15 +54,23 @@ function settingValues(name: string, settings: CircuitBreakerSettings): unknown[
 const SETTING_COLUMNS =
   'failure_threshold, cooldown_ms, cooldown_growth, max_cooldown_ms, jitter, shadow' as const;
 
-/** Makes the row where there is none (a new operation, or somebody deleted it). Settings of an existing one stay. */
+/**
+ * Makes the row where there is none (a new operation, or somebody deleted it), and writes down that it did: a
+ * breaker that is closed because its row was gone is nobody's decision. Settings of an existing one stay.
+ */
 export async function ensureCircuitBreaker(
   sql: Sql,
   name: string,
   settings: CircuitBreakerSettings,
 ): Promise<void> {
   await sql.executeSql(
-    `insert into onetake.circuit_breakers (name, ${SETTING_COLUMNS}) values ($1, $2, $3, $4, $5, $6, $7)
-on conflict (name) do nothing`,
+    `with made as (
+  insert into onetake.circuit_breakers (name, ${SETTING_COLUMNS}) values ($1, $2, $3, $4, $5, $6, $7)
+  on conflict (name) do nothing
+  returning name
+)
+insert into onetake.operator_actions (at, actor, "session_user", action, subject, reason)
+select clock_timestamp(), 'onetake', session_user, 'make_breaker', name, 'it had no row' from made`,
     settingValues(name, settings),
   );
 }

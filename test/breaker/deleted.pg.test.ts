@@ -1,4 +1,5 @@
 import { describe, expect, it } from 'vitest';
+import { recordOutcome } from '../../src/lifecycle/record-outcome.ts';
 import { rescue } from '../../src/lifecycle/rescue.ts';
 import { answered, type BreakerWorld, openBreakerWorld } from '../support/breaker-world.ts';
 import { MUSIC } from '../support/world.ts';
@@ -33,6 +34,25 @@ describe('a breaker whose row somebody has deleted', () => {
     });
     expect(await world.effect(probe)).toBe('stale_generation');
     expect(await rescue(world.ctx)).toBe(0);
+  });
+
+  it.each([
+    ['an admission', (world: BreakerWorld) => world.round()],
+    ['an outcome', (world: BreakerWorld) => rescue(world.ctx)],
+  ])('is written down by %s that makes it again, once', async (_what, make) => {
+    const world = await openBreakerWorld();
+    const attempt = await world.admitted();
+    await world.ctx.database.transaction((tx) => recordOutcome(world.ctx, tx, attempt, fails(), 'worker'));
+    await world.song('next');
+    const actions = () =>
+      world.database.query('select actor, action, subject from onetake.operator_actions order by id');
+    await remove(world);
+    expect(await actions()).toEqual([]);
+    await make(world);
+    await rescue(world.ctx);
+    await world.round();
+    expect(await actions()).toEqual([{ actor: 'onetake', action: 'make_breaker', subject: MUSIC }]);
+    expect(await world.breaker()).toMatchObject({ state: 'closed', consecutive_failures: 1 });
   });
 
   it('cannot be deleted while it has a history', async () => {

@@ -117,6 +117,9 @@ describe('a breaker in shadow', () => {
       reason: 'stop now',
     });
     expect(await world.round()).toEqual([]);
+    expect(await world.status()).toMatchObject({
+      why: 'forced open by op: stop now; underneath it is closed (shadow)',
+    });
   });
 
   it('refuses from the moment at which shadow is turned off while it is open, until the same retry_at', async () => {

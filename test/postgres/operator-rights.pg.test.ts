@@ -54,13 +54,16 @@ describe('the functions of the schema', () => {
       'attempt_of_task',
       'charge_of',
       'check_installation',
+      'clock_text',
       'follow_other_tasks',
       'is_legal_move',
       'lasting_attention',
       CLOCK_FUNCTION,
       'override_in_force',
       'paid_evidence',
+      'plain_line',
       'present_installation',
+      'quoted_line',
     ]);
   });
 
