@@ -1,3 +1,4 @@
+import { setMaxListeners } from 'node:events';
 import type { SubmissionOutcome } from '../core/provider.ts';
 import { CommitUnknownError, retryDelayMs } from '../postgres/database.ts';
 import { databaseErrorCode, isPassing } from '../postgres/errors.ts';
@@ -15,6 +16,7 @@ const SPOOL_AFTER_MS = 1_000;
 const DISK_PATIENCE_MS = 5_000;
 
 const NEVER = new AbortController().signal;
+setMaxListeners(0, NEVER);
 
 /**
  * Settles one attempt: B1 the money, B2 the health, then the events. Once `giveUp` is aborted, an outcome that
@@ -35,7 +37,7 @@ export async function settle(
   reportRecorded(ctx, recorded);
   if (recorded.healthDue) {
     try {
-      await applyHealth(ctx, attempt.attemptId);
+      await unlessGivenUp(giveUp, () => applyHealth(ctx, attempt.attemptId));
     } catch (error) {
       // The evidence is on the attempt; rescue applies it.
       ctx.emit('process:trouble', { role: 'worker', loop: 'health', errorCode: databaseErrorCode(error) });

@@ -1,5 +1,5 @@
 import { randomBytes } from 'node:crypto';
-import { lstat, mkdir, open, readdir, readFile, rename, rm, stat } from 'node:fs/promises';
+import { lstat, mkdir, open, readdir, readFile, rename, rm } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 import type { SpooledOutcome } from '../core/spooled-outcome.ts';
 import { syncDirectory, writeWhole } from './atomic-file.ts';
@@ -23,6 +23,8 @@ export interface SpoolOptions {
 export interface SpoolFile {
   readonly name: string;
   readonly attemptId: string;
+  /** It has no name yet, and its writer may be at it. */
+  readonly isUnnamed?: true;
 }
 
 /**
@@ -41,7 +43,7 @@ export interface Spool {
   letGo(attemptId: string): void;
   /** Files that no live attempt of this process is behind, by name. */
   list(): Promise<SpoolFile[]>;
-  /** Undefined: it is gone, somebody else has replayed it. */
+  /** Undefined: it is gone, since somebody else has replayed it, or is being written. */
   read(file: SpoolFile): Promise<SpoolReading | undefined>;
   /** Its outcome is committed: by this replay, or by whoever was faster. */
   remove(file: SpoolFile): Promise<void>;
@@ -51,7 +53,7 @@ export interface Spool {
 
 /** Far more than ids and codes can take. */
 const MAX_BYTES = 16_384;
-/** A temporary file this old has no writer any more: a process died between its last byte and its name. */
+/** A temporary file this old has no writer any more. */
 const ABANDONED_MS = 60_000;
 const ID = '[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}';
 const NAMED = new RegExp(`^(${ID})\\.json$`);
@@ -120,12 +122,12 @@ export function createSpool({ directory, onTrouble }: SpoolOptions): Spool {
     async list() {
       const files = await attempt('list', async () => {
         const names = await ifThere(readdir(directory));
-        return filesOf(directory, (names ?? []).sort());
+        return filesOf((names ?? []).sort());
       });
       return (files ?? []).filter(({ attemptId }) => !held.has(attemptId));
     },
 
-    read: (file) => attempt('read', () => ifThere(readBounded(pathOf(file))), file.name),
+    read: (file) => attempt('read', () => ifThere(readBounded(pathOf(file), file.isUnnamed)), file.name),
 
     remove: async ({ name }) => void (await remove(name)),
 
@@ -183,29 +185,29 @@ async function writeNew(path: string, text: string): Promise<void> {
   }
 }
 
-/** Names that aren't ours are somebody else's business. */
-async function filesOf(directory: string, names: readonly string[]): Promise<SpoolFile[]> {
-  const files: SpoolFile[] = [];
-  for (const name of names) {
-    const attemptId = NAMED.exec(name)?.[1] ?? (await abandoned(directory, name));
-    if (attemptId !== undefined) files.push({ name, attemptId });
-  }
-  return files;
+/**
+ * Names that aren't ours are somebody else's business. A file without its name is one of a process that died
+ * between its last byte and the rename, or is about to rename it: replayed it is harmless in both cases.
+ */
+function filesOf(names: readonly string[]): SpoolFile[] {
+  return names.flatMap((name): SpoolFile[] => {
+    const attemptId = NAMED.exec(name)?.[1];
+    if (attemptId !== undefined) return [{ name, attemptId }];
+    const unnamed = TEMPORARY.exec(name)?.[1];
+    return unnamed === undefined ? [] : [{ name, attemptId: unnamed, isUnnamed: true }];
+  });
 }
 
-/** By this machine's clock, hence the wide margin. */
-async function abandoned(directory: string, name: string): Promise<string | undefined> {
-  const attemptId = TEMPORARY.exec(name)?.[1];
-  if (attemptId === undefined) return undefined;
-  const found = await ifThere(stat(join(directory, name)));
-  return found !== undefined && Date.now() - found.mtimeMs > ABANDONED_MS ? attemptId : undefined;
-}
-
-async function readBounded(path: string): Promise<SpoolReading> {
+async function readBounded(path: string, isUnnamed = false): Promise<SpoolReading | undefined> {
   const found = await lstat(path);
   // Opening a pipe would wait for its other end.
-  if (!found.isFile() || found.size > MAX_BYTES) return { kind: 'damaged' };
-  return decodeSpooled(await readFile(path, 'utf8'));
+  const isReadable = found.isFile() && found.size <= MAX_BYTES;
+  const reading: SpoolReading = isReadable
+    ? decodeSpooled(await readFile(path, 'utf8'))
+    : { kind: 'damaged' };
+  // By this machine's clock, hence the wide margin.
+  const mayBeUnfinished = isUnnamed && Date.now() - found.mtimeMs < ABANDONED_MS;
+  return reading.kind === 'damaged' && mayBeUnfinished ? undefined : reading;
 }
 
 /** ESTALE: another machine has removed it from a directory that both have mounted. */

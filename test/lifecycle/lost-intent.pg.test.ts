@@ -46,8 +46,7 @@ function termsOf(row: Row): Row {
 }
 
 async function letEverybodyTry(): Promise<void> {
-  // The loss that came to light has stopped every worker.
-  await world.client.recover({ mode: 'resume', force: true, ...OPERATOR });
+  await world.confirmed();
   const worker = world.worker();
   for (let n = 0; n < 3; n++) {
     await worker.runOnce();
@@ -244,6 +243,7 @@ describe('a request that was submitted again before its lost attempt came to lig
     await world.client.resolve({ id: lost.requestId, as: 'not_accepted', ...OPERATOR });
     await world.passTime(900_000);
     await rescue(world.ctx);
+    await world.confirmed();
     const third = await world.admitted();
     expect(third).toMatchObject({ requestId: lost.requestId, attempt: 2 });
     await settle(world.ctx, third, answered(429));

@@ -142,12 +142,22 @@ describe('what lies in the directory besides', () => {
     const spooled = spooledOutcome();
     const name = `.${spooled.intent.attemptId}.0123456789abcdef.part`;
     await writeFile(join(directory, name), encodeSpooled(spooled));
-    expect(await spool.list()).toEqual([]);
-    await utimes(join(directory, name), new Date(), new Date(Date.now() - 61_000));
     const [file] = await spool.list();
     expect(await spool.read(file as never)).toEqual({ kind: 'outcome', spooled });
     await spool.remove(file as never);
     expect(await readdir(directory)).toEqual([]);
+  });
+
+  it('is left alone while it may still be written, and is damaged a minute later', async () => {
+    const { intent, outcome } = spooledOutcome();
+    const name = `.${intent.attemptId}.0123456789abcdef.part`;
+    await writeFile(join(directory, name), encodeSpooled({ intent, outcome }).slice(0, 100));
+    const [file] = await spool.list();
+    expect(await spool.read(file as never)).toBeUndefined();
+    await utimes(join(directory, name), new Date(), new Date(Date.now() - 61_000));
+    expect(await spool.read(file as never)).toEqual({ kind: 'damaged' });
+    expect(await spool.setAside(file as never)).toBe(true);
+    expect(await listed()).toEqual([]);
   });
 });
 

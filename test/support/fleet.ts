@@ -1,5 +1,6 @@
 import { join } from 'node:path';
 import { onTestFinished } from 'vitest';
+import type { OnetakeConfig } from '../../src/runtime/define-config.ts';
 import { type Child, startChild } from './children.ts';
 import type { ProviderCall } from './raw-provider.ts';
 import { waitFor } from './wait-for.ts';
@@ -18,11 +19,14 @@ export interface FleetWorkerOptions {
   readonly env?: Readonly<Record<string, string>>;
   readonly execArgv?: readonly string[];
   readonly connectionString?: string;
+  /** Over the world's own. */
+  readonly config?: OnetakeConfig;
 }
 
 /** Each has its own name and, so that the provider can say whose POST it holds, its own key. */
 export async function startFleetWorker(world: World, options: FleetWorkerOptions): Promise<FleetWorker> {
-  const { name, env = {}, execArgv = [], connectionString = world.database.connectionString } = options;
+  const { name, env = {}, execArgv = [], config = {} } = options;
+  const connectionString = options.connectionString ?? world.database.connectionString;
   const child = startChild({
     file: join(import.meta.dirname, 'worker-child.ts'),
     execArgv,
@@ -30,7 +34,7 @@ export async function startFleetWorker(world: World, options: FleetWorkerOptions
       ...env,
       ONETAKE_TEST_CHILD: JSON.stringify({
         role: 'worker',
-        config: world.config,
+        config: { ...world.config, ...config },
         connectionString,
         name,
         apiKey: `sk_${name}`,

@@ -34,6 +34,8 @@ export interface SpoolWorld extends World {
   content(name: string): Promise<string>;
   /** As a database is that lost transaction A of the attempt: its request is queued, with a job, as before. */
   lose(attempt: Attempt): Promise<void>;
+  /** An operator has looked at a database that was doubted, and lets it go on. */
+  confirmed(): Promise<void>;
   /** The events of that name so far. */
   seen<Name extends keyof OnetakeEvents>(name: Name): OnetakeEvents[Name][];
 }
@@ -93,6 +95,9 @@ $$`,
       );
       const { requestId: id, account, operation } = attempt;
       await ctx.database.transaction((tx) => ctx.queue.send(tx, { id, account, operation }, null));
+    },
+    async confirmed() {
+      await world.database.query(`select onetake.confirm_installation('mia', 'looked at')`);
     },
     seen: <Name extends keyof OnetakeEvents>(name: Name) =>
       world.events.filter((one) => one.name === name).map(({ event }) => event as OnetakeEvents[Name]),
