@@ -7,6 +7,7 @@ import {
   check,
   checkConcurrency,
   checkWindows,
+  checkWords,
   type Facts,
   markerOf,
   unfinished,
@@ -191,6 +192,7 @@ class ChaosRun {
     const ledger = world.ledger.copy();
     const snapshot = await observer.read(takeSnapshot);
     if (snapshot === undefined) return undefined;
+    const before = this.#snapshot;
     this.#snapshot = snapshot;
     const facts: Facts = { orders, ledger, snapshot };
     const found: Violation[] = [
@@ -198,6 +200,7 @@ class ChaosRun {
       ...checkBreakers(snapshot),
       ...checkWindows(ledger, Date.now() - 200_000),
       ...checkConcurrency(facts),
+      ...(before === undefined ? [] : checkWords({ ledger, snapshot: before })),
       ...world
         .spooled()
         .flatMap((text) =>
@@ -219,7 +222,7 @@ class ChaosRun {
       const facts = await lookAt();
       if (facts !== undefined) {
         left = unfinished(facts);
-        if (left.length === 0 && spooled() === 0) return;
+        if (left.length === 0 && spooled() === 0) return void (await lookAt());
       }
       if (Date.now() > limit) break;
       await delay(1_000, undefined, { signal: this.#ending.signal }).catch(() => undefined);

@@ -54,7 +54,7 @@ export function check(facts: Facts): Violation[] {
   ];
 }
 
-function casesOf({ snapshot }: Facts): Case[] {
+function casesOf({ snapshot }: Pick<Facts, 'snapshot'>): Case[] {
   const attempts = Map.groupBy(snapshot.attempts, ({ requestId }) => requestId);
   const actions = Map.groupBy(snapshot.actions, ({ subject }) => subject);
   return snapshot.requests.map((request) => {
@@ -71,6 +71,26 @@ function casesOf({ snapshot }: Facts): Case[] {
 
 export function markerOf({ requestKey }: Pick<RequestRow, 'requestKey'>): number {
   return Number(requestKey.replace(requestKeyOf(0).replace('0', ''), ''));
+}
+
+/**
+ * The other way round: what the database says of the provider is in the books. They are told a little later, so
+ * `snapshot` is the one before.
+ */
+export function checkWords({ ledger, snapshot }: Pick<Facts, 'ledger' | 'snapshot'>): Violation[] {
+  return casesOf({ snapshot }).flatMap(({ marker, request, attempts }) => {
+    const found: Violation[] = [];
+    const say = (rule: string, what: string) => found.push({ rule, what: `${request.id}: ${what}`, marker });
+    const refusals = ledger.postsOf(marker).filter(isDefiniteRefusal).length;
+    const refused = attempts.filter(({ certainty }) => certainty === 'refused').length;
+    if (refused > refusals) {
+      say('refused means refused', `${refused} attempts are stored as refused, and ${refusals} were`);
+    }
+    if (request.task !== null && !ledger.tasksOf(marker).some(({ id }) => id === request.task)) {
+      say('own task', 'its task is another request’s, or nobody’s');
+    }
+    return found;
+  });
 }
 
 /** I1: one POST, and one more for each definite refusal and each re-arm. */
@@ -90,9 +110,6 @@ function checkPosts({ marker, request, attempts, rearms }: Case, { ledger }: Fac
   if (sent > maySend) {
     say('unsent means unsent', `${sent} POSTs, and ${maySend} attempts that are not stored as unsent`);
   }
-  const refused = attempts.filter(({ certainty }) => certainty === 'refused').length;
-  if (refused > refusals)
-    say('refused means refused', `${refused} refused attempts, ${refusals} refusals sent`);
   const unknown = attempts.filter(({ certainty }) => certainty === 'unknown').length;
   if (rearms > unknown)
     say('one re-arm per unknown attempt', `${rearms} re-arms of ${unknown} unknown attempts`);
@@ -127,11 +144,7 @@ function checkTasks(
   { ledger, snapshot }: Facts,
 ): Violation[] {
   const tasks = ledger.tasksOf(marker);
-  const ids = new Set(tasks.map(({ id }) => id));
   const found: Violation[] = [];
-  if (request.task !== null && !ids.has(request.task)) {
-    found.push({ rule: 'own task', what: `${request.id} has the task of another request`, marker });
-  }
   if (wasResolved || tasks.length === 0) return found;
   const isOpen = request.state === 'ambiguous' || attempts.some(({ settledAt }) => settledAt === null);
   if (isOpen) return found;

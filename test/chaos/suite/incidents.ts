@@ -1,7 +1,7 @@
 import { setTimeout as delay } from 'node:timers/promises';
 import type { Operator } from './operator.ts';
 import { CALM } from './provider/faults.ts';
-import { type Deed, describeDeed, type Incident } from './schedule.ts';
+import { type Deed, describeDeed, type Incident, type Statement } from './schedule.ts';
 import { DEADLINES, LEASE_MS } from './settings.ts';
 import type { CutOrder, TcpProxy } from './tcp-proxy.ts';
 import type { Timeline } from './timeline.ts';
@@ -10,10 +10,15 @@ import type { ChaosWorld, ProcessName } from './world.ts';
 /** A drain lasts as long as the longest POST and its settle; on a busy machine, and without a database, longer. */
 const DRAIN_LIMIT_MS = DEADLINES.submissionMs + LEASE_MS + 30_000;
 
-const STATEMENTS: Readonly<Record<'commit' | 'settle' | 'job', string>> = {
-  commit: 'commit\0',
-  settle: 'onetake.submission_attempts',
-  job: 'onetake_queue.',
+/** As it is on the wire, alone: `synchronous_commit` is another. */
+const COMMIT = 'commit\0';
+/** A transaction's COMMIT is known by the statement before it; the common settle is one statement alone. */
+const STATEMENTS: Readonly<Record<Statement, Omit<CutOrder, 'when'>>> = {
+  commit: { text: COMMIT },
+  intent: { text: 'insert into onetake.submission_attempts', next: COMMIT },
+  outcome: { text: 'update onetake.submission_attempts a', next: COMMIT },
+  settle: { text: 'with terms as materialized' },
+  job: { text: 'onetake_queue.' },
 };
 
 /** Does what the plan says, each thing at its time, and counts it. */
@@ -98,7 +103,7 @@ export class Incidents {
       case 'database_stall':
         return this.#for(deed.forMs, this.#database(deed.target), (proxy) => proxy.stall(), deed.then);
       case 'database_cut_at': {
-        const cut: CutOrder = { text: STATEMENTS[deed.statement], when: deed.when };
+        const cut: CutOrder = { ...STATEMENTS[deed.statement], when: deed.when };
         this.#database(deed.target).cutAt(cut);
         break;
       }

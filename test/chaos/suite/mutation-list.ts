@@ -84,6 +84,11 @@ export const MUTATIONS: readonly Mutation[] = [
         "  health: 'none',\n  certainty: 'unknown',\n  reason: 'worker_lost',",
         "  health: 'none',\n  certainty: 'unsent',\n  reason: 'worker_lost',",
       ),
+      edit(
+        'src/core/outcome.ts',
+        "return outcome.certainty === 'unsent' && !byLiveAttempt ? { ...outcome, ...WORKER_LOST } : outcome;",
+        'return byLiveAttempt ? outcome : { ...outcome };',
+      ),
     ],
   },
   {

@@ -5,7 +5,7 @@ import { BREAKERS, LEASE_MS } from './settings.ts';
 // The plan of one run: what, when and to whom, from the seed alone. A longer run begins like a shorter one.
 
 export type Manner = 'kill' | 'immediate' | 'fast';
-export type Statement = 'commit' | 'settle' | 'job';
+export type Statement = 'commit' | 'intent' | 'outcome' | 'settle' | 'job';
 
 export type Deed =
   | { readonly kind: 'sigkill'; readonly target: string; readonly downMs: number }
@@ -224,6 +224,9 @@ function planSignal(
   }
 }
 
+const STATEMENTS = ['commit', 'commit', 'job'] as const;
+const WORKER_STATEMENTS = ['commit', 'intent', 'intent', 'outcome', 'settle', 'settle', 'job'] as const;
+
 function planDatabaseTrouble(
   kind: 'database_cut' | 'database_refuse' | 'database_stall' | 'database_cut_at',
   random: Random,
@@ -255,7 +258,7 @@ function planDatabaseTrouble(
       return { deed: { kind, target, forMs, then }, resource, lastsMs: forMs, restMs: 2_000 };
     }
     case 'database_cut_at': {
-      const statement = random.pick(['commit', 'commit', 'settle', 'job'] as const);
+      const statement = random.pick(target.startsWith('worker') ? WORKER_STATEMENTS : STATEMENTS);
       const when = random.pick(['before', 'forwarded', 'answered'] as const);
       return { deed: { kind, target, statement, when }, resource, lastsMs: 0, restMs: 1_000 };
     }

@@ -103,3 +103,16 @@ it.each([
   await until(() => world.heard() === heard, 'what went through');
   expect(one.answers).toBe(answers);
 });
+
+it('cuts at the statement that follows another on the same connection', async () => {
+  const world = await open();
+  const [one, other] = [world.client(), world.client()];
+  world.proxy.cutAt({ text: 'insert', next: 'commit', when: 'before' });
+  one.socket.write('insert;');
+  await until(() => one.answers === 'ok', 'the answer');
+  other.socket.write('commit;');
+  await until(() => other.answers === 'ok', 'the commit of another');
+  one.socket.write('commit');
+  await until(() => one.isClosed, 'the cut');
+  expect(world.heard()).toBe('insert;commit;');
+});

@@ -9,6 +9,8 @@ interface Link {
 /** Where the next chunk that holds `text` ends its connection: before it goes on, after, or at its answer. */
 export interface CutOrder {
   readonly text: string;
+  /** The next chunk with `text` is let through, and the next with this on the same connection is the one. */
+  readonly next?: string;
   readonly when: 'before' | 'forwarded' | 'answered';
 }
 
@@ -107,6 +109,7 @@ export class TcpProxy {
     const link: Link = { client, upstream };
     this.#links.add(link);
     let cutAtAnswer = false;
+    let armed: CutOrder | undefined;
     for (const socket of [client, upstream]) {
       socket.on('error', () => end(link, 'reset'));
       socket.on('close', () => {
@@ -115,12 +118,21 @@ export class TcpProxy {
       });
     }
     client.on('data', (chunk: Buffer) => {
-      const order = this.#order;
-      if (order !== undefined && chunk.includes(order.text, 0, 'latin1')) {
+      const ordered = this.#order;
+      if (ordered !== undefined && chunk.includes(ordered.text, 0, 'latin1')) {
         this.#order = undefined;
+        armed = ordered;
+        if (ordered.next !== undefined) {
+          forward(chunk, client, upstream, this);
+          return;
+        }
+      }
+      if (armed !== undefined && chunk.includes(armed.next ?? armed.text, 0, 'latin1')) {
+        const { when } = armed;
+        armed = undefined;
         this.#disturbed(1_000);
-        if (order.when === 'before') return end(link, 'reset');
-        if (order.when === 'forwarded') {
+        if (when === 'before') return end(link, 'reset');
+        if (when === 'forwarded') {
           upstream.write(chunk, () => end(link, 'end'));
           return;
         }
