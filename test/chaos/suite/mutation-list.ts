@@ -104,12 +104,17 @@ export const MUTATIONS: readonly Mutation[] = [
   },
   {
     name: 'reset_is_unsent',
-    breaks: 'a connection that was reset after the POST counts as unsent',
+    breaks: 'a connection that ends after the POST counts as unsent',
     edits: [
       edit(
         'src/provider/sonilo/submit.ts',
         'const unsent = sent.headersSent === false;',
-        "const unsent = sent.headersSent === false || wireCode(end.reply) === 'ECONNRESET';",
+        'const unsent = sent.headersSent === false || /^(ECONNRESET|UND_ERR_SOCKET)$/.test(String(wireCode(end.reply)));',
+      ),
+      edit(
+        'src/provider/sonilo/submit.ts',
+        'return noStatus(verdict, errorCode, sent, end.closed);',
+        "return noStatus(verdict, errorCode, unsent ? { headersSent: false, headersSentProof: 'oracle' } : sent, end.closed);",
       ),
     ],
   },

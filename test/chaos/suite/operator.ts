@@ -34,6 +34,7 @@ export class Operator {
   readonly #options: OperatorOptions;
   readonly #people: readonly [pg.Pool, pg.Pool];
   readonly #ending = new AbortController();
+  #running: Promise<void> | undefined;
   /** Everything that is left is settled, at once and by what the books say. */
   isClearing = false;
 
@@ -42,7 +43,12 @@ export class Operator {
     this.#people = [person(options.connectionString), person(options.connectionString)];
   }
 
-  async run(): Promise<void> {
+  run(): Promise<void> {
+    this.#running = this.#rounds();
+    return this.#running;
+  }
+
+  async #rounds(): Promise<void> {
     for (let round = 1; !this.#ending.signal.aborted; round++) {
       await this.#round(round).catch((error: unknown) => this.#excuse('a round of the operator', error));
       await delay(ROUND_MS, undefined, { signal: this.#ending.signal }).catch(() => undefined);
@@ -51,6 +57,7 @@ export class Operator {
 
   async stop(): Promise<void> {
     this.#ending.abort();
+    await this.#running;
     await Promise.all(this.#people.map((pool) => pool.end()));
   }
 
