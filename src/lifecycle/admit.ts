@@ -46,7 +46,6 @@ const SEND_MARGIN_MS = 1_000;
  * a few ms. The next round tries again.
  */
 const PATIENCE = { lockTimeoutMs: 1_500, tries: 1 } as const;
-const COMMIT_RECHECKS = 40;
 
 /**
  * Transaction A: as many permits as account and breaker allow, then as many jobs, then intent, committed
@@ -61,20 +60,24 @@ export async function admit(ctx: SubmissionContext, lane: Lane, options: AdmitOp
   const maySend = () => elapsedMs(ctx.clock, start) < budgetMs;
   // The ids outlive a retry of the transaction, so that a lost COMMIT can be asked about.
   const attemptIds = Array.from({ length: options.wanted }, () => randomUUID());
-  const plan = await commitPlan(ctx, lane, attemptIds, options);
+  const plan = await commitPlan(ctx, lane, attemptIds, options, maySend);
   if ('blockedBy' in plan) return plan;
+  // Whether A was committed or not, nothing of it was sent, and nothing will be: so much its worker can settle.
+  if (plan.isConfirmed === false) return { attempts: plan.attempts, maySend: () => false };
   for (const { attemptId } of plan.attempts.slice(-1)) ctx.guard.committed(attemptId);
   await report(ctx, plan);
   return { attempts: plan.attempts, maySend };
 }
 
-type AdmissionPlan = Blocked | WrittenIntent;
+/** `isConfirmed` false: nobody could be asked, as long as it mattered. */
+type AdmissionPlan = Blocked | (WrittenIntent & { readonly isConfirmed?: false });
 
 async function commitPlan(
   ctx: SubmissionContext,
   lane: Lane,
   attemptIds: readonly string[],
   options: AdmitOptions,
+  maySend: () => boolean,
 ): Promise<AdmissionPlan> {
   const tried: { plan?: AdmissionPlan } = {};
   try {
@@ -87,7 +90,9 @@ async function commitPlan(
     if (error instanceof BreakerMovedError) return { blockedBy: 'breaker' };
     const { plan } = tried;
     if (!(error instanceof CommitUnknownError) || plan === undefined || 'blockedBy' in plan) throw error;
-    return (await wasCommitted(ctx, plan.attempts)) ? plan : { blockedBy: 'no_job' };
+    const committed = await wasCommitted(ctx, plan.attempts, maySend);
+    if (committed === undefined) return { ...plan, isConfirmed: false };
+    return committed ? plan : { blockedBy: 'no_job' };
   }
 }
 
@@ -219,17 +224,21 @@ async function inFlightOf(tx: Sql, row: CircuitBreakerRow, permit: Permit): Prom
   return countInFlight(tx, row.name, row.breaker.generation);
 }
 
-/** Nothing has been sent yet, so there is time to ask; past the send budget the attempts settle as unsent. */
-async function wasCommitted(ctx: SubmissionContext, attempts: readonly AdmittedAttempt[]): Promise<boolean> {
-  for (let recheck = 1; ; recheck++) {
+/** Nothing has been sent yet, so there is time to ask, while anything may be sent. Undefined: not known. */
+async function wasCommitted(
+  ctx: SubmissionContext,
+  attempts: readonly AdmittedAttempt[],
+  maySend: () => boolean,
+): Promise<boolean | undefined> {
+  for (let recheck = 1; maySend(); recheck++) {
     try {
       const committed = await ctx.database.transaction((tx) => findCommittedAttempts(tx, attempts));
       return committed.length > 0;
-    } catch (error) {
-      if (recheck >= COMMIT_RECHECKS) throw error;
+    } catch {
       await pause(retryDelayMs(recheck));
     }
   }
+  return undefined;
 }
 
 async function report(

@@ -181,7 +181,9 @@ export class Database implements Sql {
   }
 
   async #checkOut(): Promise<pg.PoolClient> {
-    if (this.#reconnect === undefined || this.pool.idleCount > 0) return this.pool.connect();
+    if (this.#reconnect === undefined) return this.pool.connect();
+    // What is idle needs no knock; it may be dead, too, and is given up then.
+    if (this.#reconnect.isAway && this.pool.idleCount > 0) return this.pool.connect();
     return this.#reconnect.connect(() => this.pool.connect());
   }
 }

@@ -6,7 +6,7 @@ import pg from 'pg';
 import { OnetakeError } from '../core/errors.ts';
 import { isStatementPooling } from './errors.ts';
 import { keepsItsSession } from './pooling.ts';
-import { isDirect } from './session.ts';
+import { isDirect, SESSION_TERMS } from './session.ts';
 
 const MIGRATIONS = new URL('../../migrations', import.meta.url);
 const MIGRATIONS_SCHEMA = 'onetake';
@@ -28,8 +28,9 @@ export async function withMigrationLock<Result>(
   try {
     await client.connect();
     await requireOwnSession(client, connectionString);
+    await client.query(SESSION_TERMS);
     // Waits for another `migrate` of ours, however long that takes; a lock_timeout of the role would not.
-    await client.query('set lock_timeout = 0; set statement_timeout = 0');
+    await client.query('set lock_timeout = 0; set statement_timeout = 0; set idle_session_timeout = 0');
     await client.query('select pg_advisory_lock($1)', [MIGRATION_LOCK]);
     return await work(client);
   } finally {

@@ -38,7 +38,7 @@ export async function listen(database: Database, options: ListenOptions): Promis
   const end = (lost: boolean) => {
     if (ended) return;
     ended = true;
-    clearInterval(beating);
+    clearTimeout(beating);
     heard?.();
     client.release(true);
     if (lost) options.onLost();
@@ -92,11 +92,15 @@ listen ${CHANNEL}`,
     end(false);
     throw error;
   }
-  beating = setInterval(() => {
-    beat().then(
-      (alive) => alive || end(true),
-      () => end(true),
-    );
-  }, options.beatEveryMs ?? BEAT_EVERY_MS);
+  const beatLater = () => {
+    if (ended) return;
+    beating = setTimeout(() => {
+      beat().then(
+        (alive) => (alive ? beatLater() : end(true)),
+        () => end(true),
+      );
+    }, options.beatEveryMs ?? BEAT_EVERY_MS);
+  };
+  beatLater();
   return () => end(false);
 }

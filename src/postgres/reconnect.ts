@@ -20,6 +20,10 @@ export class Reconnect {
   #waitMs = 0;
   #knock: Knock | undefined;
 
+  get isAway(): boolean {
+    return this.#knock !== undefined;
+  }
+
   async connect<Connection>(open: () => Promise<Connection>): Promise<Connection> {
     const knock = this.#knock;
     if (knock === undefined) return this.#try(open);

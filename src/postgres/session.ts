@@ -23,7 +23,8 @@ const TERMS: readonly (readonly [name: string, value: string])[] = [
   ['idle_in_transaction_session_timeout', String(IDLE_IN_TRANSACTION_MS)],
 ];
 
-const SESSION_TERMS = [
+/** Only on a session that is ours for as long as it lives. */
+export const SESSION_TERMS = [
   ...TERMS,
   ['default_transaction_isolation', "'read committed'"],
   ['lock_timeout', String(LOCK_TIMEOUT_MS)],
@@ -42,7 +43,7 @@ const withTerms = new WeakSet<pg.ClientBase>();
  */
 export async function setTerms(client: pg.ClientBase): Promise<void> {
   if (!(await isDirect(client))) return;
-  await client.query(SESSION_TERMS);
+  await client.query(timed(SESSION_TERMS, undefined));
   withTerms.add(client);
 }
 
@@ -50,17 +51,20 @@ export function hasTerms(client: pg.ClientBase): boolean {
   return withTerms.has(client);
 }
 
-/** A pooler hands out process ids of its own, since cancel requests come to it. */
+/** A pooler hands out process ids of its own, since cancel requests come to it. Answered at once, or never. */
 export async function isDirect(client: pg.ClientBase): Promise<boolean> {
-  const { rows } = await client.query<{ pid: number }>('select pg_backend_pid() as pid');
+  const { rows } = await client.query<{ pid: number }>(timed('select pg_backend_pid() as pid', undefined, 0));
   return rows[0]?.pid === (client as { processID?: number | null }).processID;
 }
 
 /** Whether a connection that isn't ours, as it is, hands out what our plain reads rely on. */
 export async function readsAsExpected(client: pg.ClientBase): Promise<boolean> {
   const { rows } = await client.query<{ expected: boolean }>(
-    `select current_setting('datestyle') like 'ISO%' and current_setting('extra_float_digits')::int >= 0
+    timed(
+      `select current_setting('datestyle') like 'ISO%' and current_setting('extra_float_digits')::int >= 0
   and current_setting('default_transaction_isolation') = 'read committed' as expected`,
+      undefined,
+    ),
   );
   return rows[0]?.expected ?? false;
 }

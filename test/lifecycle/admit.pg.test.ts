@@ -485,6 +485,43 @@ describe('a COMMIT whose answer is lost', () => {
     expect(world.posts()).toBe(1);
   });
 
+  it.each(['before', 'after'] as const)(
+    '%s the server had it, by a database that stays away: nothing is sent, and that much is settled',
+    async (when) => {
+      const world = await openWorld({ provider: 'raw' });
+      const proxy = await databaseProxy(world.database.connectionString);
+      onTestFinished(() => proxy.stop());
+      let skewMs = 0;
+      const clock = { now: () => Date.now(), monotonic: () => performance.now() + skewMs };
+      const { config } = world;
+      const ctx = await lifecycleContext({ connectionString: proxy.connectionString, config }, { clock });
+      onTestFinished(() => ctx.stop());
+      const id = await world.song('one');
+      const lane = await laneOf(ctx);
+      const cut = proxy.cutAt(COMMIT, when);
+      const admitted = admit(ctx, lane, { wanted: 1 });
+      await cut;
+      await proxy.down();
+      // leaseMs − submissionMs − 1,000
+      skewMs = 4_000;
+      const batch = await admitted;
+      if (!('attempts' in batch)) throw new Error('not admitted');
+      await proxy.up();
+      for (const attempt of batch.attempts)
+        await settle(ctx, attempt, await submit(ctx, attempt, 'sonilo', batch.maySend));
+
+      expect(world.posts()).toBe(0);
+      expect(await world.request(id)).toMatchObject({ state: 'queued', charge: 'none' });
+      const settled = when === 'after' ? [{ certainty: 'unsent', health: 'none', settled_by: 'worker' }] : [];
+      expect(await world.attempts(id)).toMatchObject(settled);
+      const worker = world.worker();
+      await world.passTime(120_000);
+      await worker.runOnce();
+      expect(await world.request(id)).toMatchObject({ state: 'accepted' });
+      expect(world.posts()).toBe(1);
+    },
+  );
+
   it('is asked about under the lock that a server process which still commits would hold', async () => {
     const world = await openWorld({ provider: 'raw' });
     const proxy = await databaseProxy(world.database.connectionString);
