@@ -24,6 +24,8 @@ export interface AttemptIntent extends AttemptTerms {
   readonly attempt: number;
   readonly account: string;
   readonly operation: string;
+  /** Nobody could be asked whether its COMMIT happened, so nothing of it was sent. */
+  readonly isUnconfirmed?: boolean;
 }
 
 /** What is kept on disk of an outcome that couldn't be committed. Ids and evidence only. */

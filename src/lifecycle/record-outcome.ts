@@ -44,8 +44,10 @@ export interface Recorded {
     | 'recorded'
     /** It was recorded before: by a commit whose answer was lost, a replay, or another machine. */
     | 'repeat'
-    /** There was nothing to record, or it is somebody else's turn. */
+    /** There was nothing to record. */
     | 'nothing'
+    /** It is its live worker's turn, which may still come. */
+    | 'wait'
     /** The database has no such request: it is another one, or has lost it. */
     | 'unknown_request';
   readonly healthDue: boolean;
@@ -73,7 +75,9 @@ export async function recordOutcome(
   teller: Teller,
   intent?: AttemptIntent,
 ): Promise<Recorded> {
-  const found = await lockBoth(tx, ids, intent, teller === 'worker' && observed.certainty === 'unsent');
+  const wasUnsent =
+    observed.certainty === 'unsent' && (teller === 'worker' || intent?.isUnconfirmed === true);
+  const found = await lockBoth(tx, ids, intent, wasUnsent);
   if ('kind' in found) return found;
   const { request, attempt, isLost } = found;
   if (attempt.settledBy === 'worker') {
@@ -83,7 +87,7 @@ export async function recordOutcome(
   if (teller === 'rescue' && (isLate || !attempt.leaseIsOver)) return nothing('nothing');
   // Its worker may live, and its word would free the request; from a file it proves nothing.
   const isForLiveAttempt = observed.certainty === 'unsent' && !isLate && !isLost && !attempt.leaseIsOver;
-  if (teller === 'replay' && isForLiveAttempt) return nothing('nothing');
+  if (teller === 'replay' && isForLiveAttempt) return nothing('wait');
 
   const told = outcomeAsTold(observed, teller === 'worker' && !attempt.leaseIsOver);
   const outcome = await withConflictingTask(tx, request, told);
@@ -162,7 +166,10 @@ interface UnderLock {
   readonly isLost: boolean;
 }
 
-/** `wasUnsent`: by its live worker, so that a database which knows nothing of it is right. */
+/**
+ * `wasUnsent`: a database that knows nothing of the attempt is right. Its worker says so itself, or has never known
+ * the attempt to be committed; under the request's lock it isn't, and never will be.
+ */
 async function lockBoth(
   tx: Sql,
   ids: AttemptIds,

@@ -34,7 +34,7 @@ export function createReplay(ctx: SubmissionContext, mayGoOn: () => boolean): ()
     reportRecorded(ctx, recorded);
     if (recorded.kind === 'unknown_request') tell(file.attemptId, 'unknown_request', reading.spooled);
     if (recorded.healthDue) await applyHealth(ctx, reading.spooled.intent.attemptId, PATIENCE);
-    if (recorded.kind === 'recorded' || recorded.kind === 'repeat') await ctx.spool.remove(file);
+    if (recorded.kind !== 'wait' && recorded.kind !== 'unknown_request') await ctx.spool.remove(file);
     return recorded.kind === 'recorded';
   };
 

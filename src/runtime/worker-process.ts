@@ -120,7 +120,7 @@ export function createWorker(options: ProcessOptions = {}): Worker {
   const startBatch = (lane: Lane, batch: AdmittedBatch): void => {
     for (const attempt of batch.attempts) {
       const { fields, ...intent } = attempt;
-      known.admitted(intent);
+      if (intent.isUnconfirmed !== true) known.admitted(intent);
       const performed = perform(attempt, lane, batch)
         .catch(trouble('submission'))
         .finally(() => {

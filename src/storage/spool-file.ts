@@ -79,6 +79,7 @@ function plainIntent(intent: AttemptIntent): AttemptIntent {
     windowUntil: intent.windowUntil,
     slotUntil: intent.slotUntil,
     quarantineUntil: intent.quarantineUntil,
+    isUnconfirmed: intent.isUnconfirmed ?? false,
   };
 }
 
@@ -124,6 +125,7 @@ function readIntent(fields: Fields): AttemptIntent {
     windowUntil: instant(fields, 'windowUntil'),
     slotUntil: instant(fields, 'slotUntil'),
     quarantineUntil: instant(fields, 'quarantineUntil'),
+    isUnconfirmed: truth(fields, 'isUnconfirmed'),
   };
 }
 

@@ -169,6 +169,18 @@ describe('a lost attempt of which nothing was sent', () => {
     expect(world.events).toHaveLength(events);
   });
 
+  it('was perhaps never committed: a file that says so leaves no trace either, and doubts nobody', async () => {
+    const attempt = await world.submitting('one');
+    await world.lose(attempt);
+    await byReplay({ ...attempt, isUnconfirmed: true }, UNSENT);
+    expect(await world.request(attempt.requestId)).toMatchObject({ state: 'queued', submissions: 0 });
+    expect(await world.attempts(attempt.requestId)).toEqual([]);
+    expect(world.seen(ALERT)).toEqual([]);
+    const worker = world.worker();
+    await worker.runOnce();
+    expect(world.posts()).toBe(1);
+  });
+
   it('is frozen when only a file says so', async () => {
     const attempt = await world.submitting('one');
     await world.lose(attempt);

@@ -202,7 +202,7 @@ describe('*unsent*', () => {
   it('told by a file while the lease runs moves nothing: its worker may live, and its word counts', async () => {
     const id = await world.song('one');
     const attempt = await admitted();
-    expect(await record(attempt, 'replay')).toMatchObject({ kind: 'nothing' });
+    expect(await record(attempt, 'replay')).toMatchObject({ kind: 'wait' });
     expect(await world.request(id)).toMatchObject({ state: 'submitting' });
     expect(await world.attempt(id)).toMatchObject({ settled_at: null });
     await record(attempt, 'worker');

@@ -42,6 +42,7 @@ const OUTCOMES: Record<string, SpooledOutcome> = {
     },
   }),
   'unsent attempt': spooledOutcome({
+    intent: { isUnconfirmed: true },
     outcome: { certainty: 'unsent', health: 'none', reason: 'unsent_own_doing' },
     evidence: {
       phase: 'unsent',
@@ -120,6 +121,7 @@ describe('a spooled outcome', () => {
       windowUntil: [undefined],
       slotUntil: [''],
       quarantineUntil: [null],
+      isUnconfirmed: [null, 'no'],
     },
     outcome: {
       health: ['fine', null],

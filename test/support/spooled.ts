@@ -30,6 +30,7 @@ export function spooledOutcome({ intent, outcome, evidence }: SpooledChanges = {
       windowUntil: ago(-158_250),
       slotUntil: ago(-698_000),
       quarantineUntil: ago(-218_000),
+      isUnconfirmed: false,
       ...intent,
     },
     outcome: {
