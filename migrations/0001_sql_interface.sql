@@ -215,13 +215,19 @@ begin
 end
 $$;
 --> statement-breakpoint
+-- What an operator was told has happened stays so, whatever the role's default is: a withdrawal that a crash takes back
+-- would be paid for. A stricter setting than `on` is left alone.
+create function onetake.commit_durably() returns void
+language sql volatile set search_path = pg_catalog, pg_temp
+as $$
+  select set_config('synchronous_commit', 'on', true)
+  where current_setting('synchronous_commit') in ('off', 'local', 'remote_write')
+$$;
+--> statement-breakpoint
 create function onetake.record_action(actor text, action text, subject text, reason text) returns void
 language sql volatile set search_path = pg_catalog, pg_temp
 as $$
-  -- What an operator was told has happened stays so, whatever the role's default is: a withdrawal that a crash takes
-  -- back would be paid for.
-  select set_config('synchronous_commit', 'on', true)
-  where current_setting('synchronous_commit') in ('off', 'local', 'remote_write');
+  select onetake.commit_durably();
   insert into onetake.operator_actions (at, actor, "session_user", action, subject, reason)
   values (clock_timestamp(), onetake.plain_line(record_action.actor), session_user, record_action.action,
     record_action.subject, btrim(record_action.reason))
@@ -707,6 +713,7 @@ $$;
 create function onetake.confirm_installation(confirmed_by text, reason text) returns void
 language sql volatile set search_path = pg_catalog, pg_temp
 as $$
+  select onetake.commit_durably();
   insert into onetake.installation as i (revision, system_identifier, timeline, database_oid, database_name, table_oid,
     confirmed_at, confirmed_by, reason)
   select (extract(epoch from clock_timestamp()) * 1000)::bigint, p.system_identifier, p.timeline, p.database_oid, p.database_name, p.table_oid, clock_timestamp(),

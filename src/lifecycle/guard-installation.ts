@@ -8,9 +8,12 @@ import {
 } from '../core/installation.ts';
 import type { Database } from '../postgres/database.ts';
 import { checkInstallation, doubtInstallation } from '../postgres/installation.ts';
+import type { MarkFile } from '../storage/mark-file.ts';
 
 /** Between two looks on the dispatch path; transaction A looks each time. */
 const LOOK_EVERY_MS = 1_000;
+/** A mark without a new attempt is written to the file no more often. */
+const KEEP_EVERY_MS = 10_000;
 
 export interface InstallationGuardOptions {
   readonly database: Database;
@@ -20,6 +23,8 @@ export interface InstallationGuardOptions {
   readonly worker: string;
   /** Tells the database what this process knows; called at each look while there is trouble. */
   readonly reassert?: () => Promise<void>;
+  /** Where the mark outlives the process. Default: nowhere. */
+  readonly file?: MarkFile;
 }
 
 /**
@@ -31,6 +36,8 @@ export class InstallationGuard {
   #mark: InstallationMark | null = null;
   #trouble: InstallationTrouble | null = null;
   #nextLookAt = Number.NEGATIVE_INFINITY;
+  #hasLooked = false;
+  #kept: { readonly mark: InstallationMark; readonly at: number } | undefined;
 
   constructor(options: InstallationGuardOptions) {
     this.#options = options;
@@ -60,14 +67,41 @@ export class InstallationGuard {
   async recognises(): Promise<boolean> {
     const { database, clock, worker, reassert } = this.#options;
     if (clock.monotonic() < this.#nextLookAt) return this.#trouble === null;
-    const reading = await checkInstallation(database, this.#mark);
+    const reading = await this.#look();
     this.note(reading);
     if (reading.trouble !== null) {
       if (reading.loss !== null) await doubtInstallation(database, reading.loss, worker);
       await reassert?.();
     }
     this.#nextLookAt = clock.monotonic() + LOOK_EVERY_MS;
+    void this.keep();
     return reading.trouble === null;
+  }
+
+  /** At the first look, what the last run on this directory remembered of the very same installation counts. */
+  async #look(): Promise<InstallationReading> {
+    const { database, file } = this.#options;
+    const reading = await checkInstallation(database, this.#mark);
+    if (this.#hasLooked) return reading;
+    const marks = (await file?.load()) ?? [];
+    const mark = marks.find(({ installation }) => installation === reading.installation);
+    this.#hasLooked = true;
+    if (mark === undefined || this.#mark !== null) return reading;
+    this.#mark = mark;
+    return checkInstallation(database, mark);
+  }
+
+  /** Writes the mark down, unless the file has as good as the same. */
+  async keep(): Promise<void> {
+    const { clock, file } = this.#options;
+    const mark = this.#mark;
+    if (file === undefined || mark === null) return;
+    const at = clock.monotonic();
+    const kept = this.#kept;
+    const isOld = kept?.mark.attemptId === mark.attemptId && kept.mark.revision === mark.revision;
+    if (isOld && at - kept.at < KEEP_EVERY_MS) return;
+    this.#kept = { mark, at };
+    await file.keep(mark);
   }
 
   /** Takes in what a statement showed. */

@@ -15,6 +15,7 @@ import type { Lane } from '../postgres/lanes.ts';
 import { requireSchema } from '../postgres/schema-version.ts';
 import type { AdmittedAttempt } from '../postgres/submission-attempts.ts';
 import { JobQueue } from '../queue/boss.ts';
+import { createMarkFile } from '../storage/mark-file.ts';
 import { createSpool } from '../storage/spool.ts';
 import { reportDifferences } from './configuration-rows.ts';
 import { explainDatabaseError } from './database-errors.ts';
@@ -69,6 +70,7 @@ export function createWorker(options: ProcessOptions = {}): Worker {
     clock: systemClock,
     worker,
     reassert: () => known.reassert(ctx),
+    file: createMarkFile(resolve(config.worker.spoolDirectory)),
   });
   database.pool.on('connect', () => guard.reconnected());
   const spool = createSpool({
@@ -224,6 +226,7 @@ export function createWorker(options: ProcessOptions = {}): Worker {
         // Their outcomes are in the spool, so a database that is away keeps nobody waiting.
         const patience = setTimeout(() => giveUp.abort(), SETTLE_GRACE_MS);
         while (inFlight.size > 0) await Promise.all(inFlight);
+        await guard.keep();
         clearTimeout(patience);
         await Promise.all(checks);
         await replaying.stop();

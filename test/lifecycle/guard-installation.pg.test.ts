@@ -173,6 +173,21 @@ describe('what a worker remembers', () => {
     expect(await checkInstallation(ctx.database, mark)).toMatchObject({ trouble: null, loss: null });
   });
 
+  test('outlives it in the spool directory', async () => {
+    const world = await openWorld({ provider: 'raw' });
+    const id = await world.song('sent by the first');
+    const first = world.worker();
+    await first.runOnce();
+    await first.stop();
+    await forget(world, id);
+    const next = world.worker();
+    expect(await next.runOnce()).toBe(0);
+    expect(world.posts()).toBe(1);
+    expect(await world.database.query('select doubt from onetake.installation')).toEqual([
+      { doubt: 'intent_lost' },
+    ]);
+  });
+
   test('stops every worker when an attempt that was committed is not there, until an operator has decided', async () => {
     const world = await openWorld({ provider: 'raw' });
     const [first] = await world.songs(1);
