@@ -129,7 +129,8 @@ export interface AttemptOutcome {
 /**
  * The clock, and the breaker of attempt $1 as a plain read sees it: what is in force over it, and whether a
  * success would find it closed with nothing to reset or to ramp. A failure that settled before and still waits
- * for the breaker's lock is something to reset: its count comes first.
+ * for the breaker's lock is something to reset: its count comes first. What was seen before a wait for a row's lock
+ * proves nothing any more, and then the breaker is asked under its own lock.
  */
 export const AT_SETTLE = `
   select c.now, onetake.override_in_force(b.override, b.override_expires_at, c.now) as override,
@@ -139,7 +140,8 @@ export const AT_SETTLE = `
       select from onetake.submission_attempts d
       where d.settled_at is not null and d.health_applied_at is null and d.health = 'dependency_failure'
         and d.breaker_name = x.breaker_name and d.generation = x.generation
-    ) as nothing_to_reset
+    )
+    and c.now < statement_timestamp() + interval '100 ms' as nothing_to_reset
   from (select clock_timestamp() as now) c
   cross join onetake.submission_attempts x
   left join onetake.circuit_breakers b on b.name = x.breaker_name

@@ -4,8 +4,9 @@ import { recordOutcome } from '../../src/lifecycle/record-outcome.ts';
 import { rescue } from '../../src/lifecycle/rescue.ts';
 import type { AdmittedAttempt } from '../../src/postgres/submission-attempts.ts';
 import { answered, type BreakerWorld, expectChain, openBreakerWorld } from '../support/breaker-world.ts';
+import { databaseTimePasses } from '../support/fleet.ts';
 import { waitFor } from '../support/wait-for.ts';
-import { lockRows, waitForBlocked } from '../support/world.ts';
+import { lockRows, MUSIC, waitForBlocked } from '../support/world.ts';
 
 const fails = () => answered(502);
 const accepts = () => answered(202);
@@ -154,5 +155,41 @@ describe('a closed breaker whose workers died before they could tell it', () => 
     await rescue(world.ctx);
     expect(await effects(world, [locked])).toEqual(['counted']);
     expect(await world.breaker()).toMatchObject({ consecutive_failures: 2 });
+  });
+});
+
+describe('a closed breaker, while an acceptance waits for the row of its own request,', () => {
+  /** The acceptance is settled when somebody gives its request back; what it saw of the breaker is old by then. */
+  async function settledAfter(world: BreakerWorld, meanwhile: () => Promise<unknown>) {
+    const success = await world.admitted();
+    const release = await lockRows(world.database, 'select from onetake.generation_requests where id = $1', [
+      success.requestId,
+    ]);
+    const settling = world.settle(success, accepts());
+    await waitForBlocked(world.database, 1);
+    await meanwhile();
+    await databaseTimePasses(world, 200);
+    await release();
+    await settling;
+    return success;
+  }
+
+  it('is reset by it when failures were counted meanwhile', async () => {
+    const world = await openBreakerWorld();
+    await world.songs(2);
+    const failing = await world.round(world.ctx, 2);
+    const success = await settledAfter(world, async () => {
+      for (const attempt of failing) await world.settle(attempt, fails());
+    });
+    expect(await effects(world, [...failing, success])).toEqual(['counted', 'counted', 'reset']);
+    expect(await world.breaker()).toMatchObject({ state: 'closed', consecutive_failures: 0 });
+  });
+
+  it('says that it came under an override which was laid over it meanwhile', async () => {
+    const world = await openBreakerWorld();
+    const success = await settledAfter(world, () =>
+      world.client.overrideBreaker({ name: MUSIC, mode: 'forced_open', actor: 'op', reason: 'test' }),
+    );
+    expect(await world.effect(success)).toBe('under_override');
   });
 });

@@ -73,4 +73,48 @@ describe('an open breaker whose probes fail', () => {
       expect.arrayContaining([expect.objectContaining({ retry_at: row['retry_at'] })]),
     );
   });
+
+  it('draws the jitter on top of the cap, and grows no more by it', async () => {
+    const world = await openBreakerWorld({
+      breaker: {
+        failureThreshold: 1,
+        cooldownMs: 1_000,
+        cooldownGrowth: 10,
+        maxCooldownMs: 3_000,
+        jitter: 0.5,
+      },
+    });
+    await world.opened(12);
+    const cooldowns = await failedProbes(world, 12);
+    for (const cooldown of cooldowns) {
+      expect(cooldown).toBeGreaterThanOrEqual(3_000);
+      expect(cooldown).toBeLessThanOrEqual(4_500);
+    }
+    expect(new Set(cooldowns).size).toBeGreaterThan(6);
+  });
+});
+
+describe('many breakers that one outage opens', () => {
+  // 1.26
+  it('are due at instants of their own, each fixed at its opening', async () => {
+    const world = await openBreakerWorld();
+    await world.database.query(`insert into onetake.accounts (name, provider, requests_per_minute,
+  max_concurrent_generations) select 'a' || n, 'p' || n, 60, 4 from generate_series(1, 40) n`);
+    await world.database.query(`insert into onetake.circuit_breakers (name, failure_threshold, cooldown_ms, jitter)
+select 'p' || n || '/text-to-music', 1, 10000, 0.5 from generate_series(1, 40) n`);
+    for (let n = 1; n <= 40; n++) await world.song(`song ${n}`, { account: `a${n}` });
+    await rescue(world.ctx);
+    const attempts = await world.round(world.ctx, 40);
+    expect(attempts).toHaveLength(40);
+    await Promise.all(attempts.map((attempt) => world.settle(attempt, fails())));
+    const open = await world.database.query(
+      `select retry_at, opened_at from onetake.circuit_breakers where state = 'open'`,
+    );
+    const cooldowns = open.map((row) => between(row, 'opened_at', 'retry_at'));
+    expect(cooldowns).toHaveLength(40);
+    expect(Math.min(...cooldowns)).toBeGreaterThanOrEqual(10_000);
+    expect(Math.max(...cooldowns)).toBeLessThanOrEqual(15_000);
+    expect(new Set(cooldowns).size).toBeGreaterThan(25);
+    expect(await world.round(world.ctx, 40)).toEqual([]);
+  });
 });

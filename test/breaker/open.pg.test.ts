@@ -9,6 +9,7 @@ import {
   COOLDOWN_MS,
   expectChain,
   openBreakerWorld,
+  waitForListeners,
 } from '../support/breaker-world.ts';
 import { laneOf } from '../support/lifecycle-context.ts';
 import { jobRows } from '../support/world.ts';
@@ -194,6 +195,50 @@ update onetake.submission_attempts set slot_freed_at = null`,
     expect(results[1]).toMatchObject({ blockedBy: 'breaker' });
     expect(await world.request(ids[1]?.id as string)).toMatchObject({ state: 'queued', submissions: 0 });
   });
+
+  it('is probed though nobody is told: the session that listens was ended', async () => {
+    const world = await openBreakerWorld();
+    await world.opened(2);
+    world.raw.onPost = () => undefined;
+    const worker = world.worker();
+    await worker.start();
+    await waitForListeners(world, 1);
+    await world.database.query(`select pg_terminate_backend(pid) from pg_stat_activity
+where datname = current_database() and query ilike 'listen onetake'`);
+    await world.database.query(`update onetake.circuit_breakers
+set retry_at = clock_timestamp(), opened_at = least(opened_at, clock_timestamp()) where state = 'open'`);
+    await world.raw.post(1);
+    expect(await world.breaker()).toMatchObject({ state: 'half_open' });
+  });
+
+  it.each(['cancelled', 'put off'])(
+    'is not probed with a request that is being %s at that moment',
+    async (how) => {
+      const world = await openBreakerWorld();
+      await world.opened();
+      const leaving = await world.song('leaving');
+      await world.passTime(COOLDOWN_MS);
+      const operator = await world.database.pool({ max: 1 }).connect();
+      await operator.query('begin');
+      if (how === 'cancelled') {
+        await operator.query(`select onetake.cancel_request($1, 'the user', 'changed their mind')`, [
+          leaving,
+        ]);
+      } else {
+        await operator.query(
+          `update onetake.generation_requests set not_before = now() + interval '1 h' where id = $1`,
+          [leaving],
+        );
+      }
+      expect(await world.round()).toEqual([]);
+      await operator.query('commit');
+      operator.release();
+      expect(await world.round()).toEqual([]);
+      expect(await world.breaker()).toMatchObject({ state: 'open', generation: 2 });
+      const next = await world.song('next');
+      expect(await world.round()).toMatchObject([{ requestId: next }]);
+    },
+  );
 
   // 1.43, 2.30
   it('outlives every process: one that boots meanwhile resets nothing and keeps the cooldown', async () => {

@@ -1,9 +1,11 @@
 import { describe, expect, it } from 'vitest';
+import { rescue } from '../../src/lifecycle/rescue.ts';
 import type { AdmittedAttempt } from '../../src/postgres/submission-attempts.ts';
 import {
   answered,
   COOLDOWN_MS,
   freezeTimers,
+  LEASE_MS,
   openBreakerWorld,
   waitForListeners,
 } from '../support/breaker-world.ts';
@@ -72,6 +74,25 @@ describe('a breaker that has just closed', () => {
       await world.settle(next[0] as AdmittedAttempt, outcome);
     }
     expect(await world.breaker()).toMatchObject({ ramp_acceptances: 0, consecutive_failures: 3 });
+  });
+
+  it('gives the places of lost workers to the next once their leases are over, and grows no less for it', async () => {
+    const world = await openBreakerWorld();
+    await world.closedAgain(12);
+    const lost = await world.round(world.ctx, 10);
+    expect(lost).toHaveLength(2);
+    await world.passTime(LEASE_MS - 5_000);
+    await rescue(world.ctx);
+    expect(await world.round()).toEqual([]);
+    await world.passTime(5_001);
+    await rescue(world.ctx);
+    const next = await world.round(world.ctx, 10);
+    expect(next).toHaveLength(2);
+    for (const attempt of next) await world.settle(attempt, accepts());
+    // What a lost one knows after all is late, and makes no room.
+    await world.settle(lost[0] as AdmittedAttempt, accepts());
+    expect(await world.breaker()).toMatchObject({ state: 'closed', ramp_acceptances: 2 });
+    expect(await world.round(world.ctx, 10)).toHaveLength(6);
   });
 
   it('does not grow by the late acceptance of a submission from before the outage', async () => {

@@ -62,6 +62,19 @@ describe('the breaker’s settings', () => {
     expect(await world.breaker()).toMatchObject({ shadow: true, revision: Number(row['revision']) + 1 });
   });
 
+  it('are those of one revision after the other when two are migrated to at once', async () => {
+    const world = await openBreakerWorld();
+    const { revision } = await world.breaker();
+    const results = await Promise.all(
+      [1_000, 2_000, 1_000, 2_000].map((cooldownMs) => migrateTo(world, { cooldownMs })),
+    );
+    const changed = results.filter((result) => result.changed.length > 0).length;
+    expect(changed).toBeGreaterThanOrEqual(2);
+    const row = await world.breaker();
+    expect(row['revision']).toBe(Number(revision) + changed);
+    expect([1_000, 2_000]).toContain(row['cooldown_ms']);
+  });
+
   it('change the next opening and leave the present one its retry_at', async () => {
     const world = await openBreakerWorld();
     const opened = await world.opened(2);
