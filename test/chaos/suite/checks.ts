@@ -181,7 +181,11 @@ function checkNotStuck({ marker, request, attempts }: Case, { snapshot }: Facts)
   const overdueMs = snapshot.now - last.startedAt - LEASE_MS;
   if (overdueMs < RESCUE_LIMIT_MS) return [];
   return [
-    { rule: 'not stuck', what: `${request.id} submitting, its lease over for ${overdueMs} ms`, marker },
+    {
+      rule: 'not stuck',
+      what: `${request.id} submitting, its lease over for ${Math.round(overdueMs)} ms`,
+      marker,
+    },
   ];
 }
 

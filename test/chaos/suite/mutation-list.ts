@@ -10,6 +10,10 @@ export interface Mutation {
   readonly name: string;
   readonly breaks: string;
   readonly edits: readonly Edit[];
+  /** A plan in which what it takes comes early. */
+  readonly seed?: string;
+  /** How long the suite may take to meet it, where a minute is too short. */
+  readonly minutes?: number;
   /** Without one: the chaos suite. Else these tests, each `project: file`. */
   readonly tests?: readonly { readonly project: 'unit' | 'postgres'; readonly file: string }[];
 }
@@ -54,6 +58,8 @@ export const MUTATIONS: readonly Mutation[] = [
   },
   {
     name: 'assume_commit',
+    seed: 'm4',
+    minutes: 2,
     breaks: 'a COMMIT with an unknown outcome is taken for done',
     edits: [
       edit(
@@ -134,6 +140,7 @@ export const MUTATIONS: readonly Mutation[] = [
   },
   {
     name: 'stale_outcomes_count',
+    minutes: 3,
     breaks: 'outcomes of an older generation move the breaker',
     edits: [
       edit(
@@ -167,6 +174,7 @@ export const MUTATIONS: readonly Mutation[] = [
   },
   {
     name: 'slot_freed_at_lease_end',
+    minutes: 3,
     breaks: 'every unknown attempt gives its slot back',
     edits: [
       edit(
@@ -201,6 +209,7 @@ export const MUTATIONS: readonly Mutation[] = [
   },
   {
     name: 'rearm_ignores_quarantine',
+    minutes: 3,
     breaks: 'a re-arm is sent while the old POST may still arrive',
     edits: [
       edit(
@@ -258,6 +267,7 @@ export const MUTATIONS: readonly Mutation[] = [
   },
   {
     name: 'intent_may_vanish',
+    minutes: 4,
     breaks: 'the commit of the intent is as asynchronous as the role says',
     edits: [
       edit(

@@ -107,7 +107,12 @@ async function tryOne(mutation: Mutation, minutes: string, seed: string): Promis
     }
     const begun = performance.now();
     return mutation.tests === undefined
-      ? await byTheSuite(name, directory, minutes, seed)
+      ? await byTheSuite(
+          name,
+          directory,
+          String(Math.max(Number(minutes), mutation.minutes ?? 0)),
+          mutation.seed ?? seed,
+        )
       : await byTests(name, directory, mutation.tests, begun);
   } finally {
     rmSync(directory, { recursive: true, force: true });
@@ -137,8 +142,14 @@ async function byTheSuite(name: string, directory: string, minutes: string, seed
     '--json',
   ];
   const { code, stdout, stderr } = await run(args, directory);
-  if (code !== 1) {
-    return { name, by: 'nobody', what: code === 0 ? 'all was well' : stderr.slice(-200), afterSeconds: null };
+  // Node.js itself ends with 1 as well, when it can't even begin.
+  if (code !== 1 || stdout === '') {
+    return {
+      name,
+      by: 'nobody',
+      what: code === 0 ? 'all was well' : `could not run: ${stderr.slice(-200)}`,
+      afterSeconds: null,
+    };
   }
   const { violations } = JSON.parse(stdout) as { violations: { rule: string; what: string; atMs: number }[] };
   const [first] = violations;

@@ -8,7 +8,9 @@ import { reportText } from './report.ts';
 import { describeDeed, planIncidents } from './schedule.ts';
 
 const parsed = parseArguments(process.argv.slice(2), () => randomBytes(5).toString('hex'));
-process.exitCode = await main();
+const code = await main();
+// Everything has been stopped and closed by now; a socket that the system keeps to itself must not keep us.
+process.stdout.write('', () => process.exit(code));
 
 async function main(): Promise<number> {
   if (parsed.kind === 'help') {

@@ -81,7 +81,7 @@ const WEIGHTS: Readonly<Record<DeedKind, number>> = {
   database_cut: 10,
   database_refuse: 5,
   database_stall: 8,
-  database_cut_at: 14,
+  database_cut_at: 18,
   provider_cut: 6,
   provider_refuse: 3,
   provider_stall: 5,
@@ -235,8 +235,11 @@ function planDatabaseTrouble(
 ): PlannedDeed | undefined {
   const prefixed = targets.clients.map((name) => `way of ${name}`);
   const left = free(prefixed);
+  // What a worker commits is dearest.
+  const ofWorkers = left.filter((name) => name.includes('worker'));
+  const prefersWorkers = kind === 'database_cut_at' && random.chance(0.7) && ofWorkers.length > 0;
   if (left.length === 0) return undefined;
-  const resource = random.pick(left);
+  const resource = random.pick(prefersWorkers ? ofWorkers : left);
   const target = resource.slice('way of '.length);
   const ms = (min: number, max: number) => Math.round(random.between(min, max));
   switch (kind) {
