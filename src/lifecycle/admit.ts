@@ -63,7 +63,10 @@ export async function admit(ctx: SubmissionContext, lane: Lane, options: AdmitOp
   const plan = await commitPlan(ctx, lane, attemptIds, options, maySend);
   if ('blockedBy' in plan) return plan;
   // Whether A was committed or not, nothing of it was sent, and nothing will be: so much its worker can settle.
-  if (plan.isConfirmed === false) return { attempts: plan.attempts, maySend: () => false };
+  if (plan.isConfirmed === false) {
+    const attempts = plan.attempts.map((attempt) => ({ ...attempt, isUnconfirmed: true }));
+    return { attempts, maySend: () => false };
+  }
   for (const { attemptId } of plan.attempts.slice(-1)) ctx.guard.committed(attemptId);
   await report(ctx, plan);
   return { attempts: plan.attempts, maySend };

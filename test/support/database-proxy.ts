@@ -23,7 +23,7 @@ export interface DatabaseProxy {
   holdAt(text: string, after?: string): Promise<HeldStatement>;
   /** How many statements that contain `text` the client has sent. */
   count(text: string): number;
-  /** Ends all connections and refuses new ones, until `up()`. */
+  /** Ends all connections (but the server's side of one that is held) and refuses new ones, until `up()`. */
   down(): Promise<void>;
   up(): Promise<void>;
   stop(): Promise<void>;
@@ -34,6 +34,8 @@ export interface HeldStatement {
   cutClient(): void;
   /** Lets the server have it; resolves when the server has answered. */
   release(): Promise<void>;
+  /** Ends the server's side of the connection: it never gets it. */
+  drop(): void;
 }
 
 interface Order {
@@ -43,12 +45,17 @@ interface Order {
   readonly done: (held: HeldStatement) => void;
 }
 
-const NOT_HELD: HeldStatement = { cutClient: () => undefined, release: async () => undefined };
+const NOT_HELD: HeldStatement = {
+  cutClient: () => undefined,
+  release: async () => undefined,
+  drop: () => undefined,
+};
 
 /** Stands between onetake and Postgres, and breaks where a network breaks. */
 export async function databaseProxy(target: string): Promise<DatabaseProxy> {
   const url = new URL(target);
   const sockets = new Set<Socket>();
+  const holding = new Set<Socket>();
   const orders: Order[] = [];
   const statements: string[] = [];
 
@@ -56,15 +63,15 @@ export async function databaseProxy(target: string): Promise<DatabaseProxy> {
     const upstream = connect(Number(url.port || 5432), url.hostname);
     let cutOnAnswer: Order | undefined;
     let transaction = '';
-    let isHolding = false;
     let answered: (() => void) | undefined;
     const end = () => {
       client.destroy();
-      if (!isHolding) upstream.destroy();
+      if (!holding.has(upstream)) upstream.destroy();
     };
     const hold = (chunk: Buffer): HeldStatement => {
-      isHolding = true;
+      holding.add(upstream);
       return {
+        drop: () => upstream.destroy(),
         cutClient: () => client.destroy(),
         release: () =>
           new Promise((resolve) => {
@@ -101,7 +108,7 @@ export async function databaseProxy(target: string): Promise<DatabaseProxy> {
     });
     upstream.on('data', (chunk: Buffer) => {
       if (answered !== undefined) {
-        isHolding = false;
+        holding.delete(upstream);
         answered();
         answered = undefined;
         if (client.destroyed) {
@@ -125,7 +132,7 @@ export async function databaseProxy(target: string): Promise<DatabaseProxy> {
   };
   const close = async () => {
     const closed = new Promise((resolve) => server.close(resolve));
-    for (const socket of sockets) socket.destroy();
+    for (const socket of sockets) if (!holding.has(socket)) socket.destroy();
     await closed;
   };
   const port = await listen(0);
@@ -141,6 +148,7 @@ export async function databaseProxy(target: string): Promise<DatabaseProxy> {
     down: close,
     up: async () => void (await listen(port)),
     stop: async () => {
+      for (const upstream of holding) upstream.destroy();
       if (server.listening) await close();
     },
   };
