@@ -34,6 +34,8 @@ export interface PrivateServer {
   createDatabase(): Promise<TestDatabase>;
   /** A hot standby of this server, which restarts for it. */
   addStandby(): Promise<PrivateServer>;
+  /** Copies its data, for which it restarts; the returned function ends it and puts them back, for the next start. */
+  copyData(): Promise<() => Promise<void>>;
   log(): string;
   [Symbol.asyncDispose](): Promise<void>;
 }
@@ -169,6 +171,17 @@ async function open(place: Place, first: Readonly<Record<string, string>>): Prom
           primary_conninfo: `host=127.0.0.1 port=${port} user=postgres password=${password}`,
         },
       );
+    },
+    async copyData() {
+      await server.stop('fast');
+      const copy = join(directory, `copy-${randomBytes(4).toString('hex')}`);
+      execFileSync('cp', ['-a', data, copy]);
+      await server.start();
+      return async () => {
+        await server.stop('immediate');
+        rmSync(data, { recursive: true, force: true });
+        execFileSync('cp', ['-a', copy, data]);
+      };
     },
     log: () => readFileSync(logFile, { encoding: 'utf8', flag: 'a+' }),
     async [Symbol.asyncDispose]() {

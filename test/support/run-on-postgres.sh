@@ -1,7 +1,7 @@
 #!/bin/sh
 # Runs the postgres tests, or any other command, against a private cluster of an installed PostgreSQL:
 #   test/support/run-on-postgres.sh /usr/lib/postgresql/15/bin [command …]
-# The command finds the cluster in TEST_DATABASE_URL. The cluster is gone at the end.
+# The command finds the cluster in TEST_DATABASE_URL, and its tools first on the PATH. The cluster is gone at the end.
 set -eu
 
 if [ $# -eq 0 ] || [ ! -x "$1/initdb" ]; then
@@ -39,4 +39,4 @@ as_owner "$bin/pg_ctl" start --pgdata="$directory/data" --log="$directory/log" -
   || { cat "$directory/log" >&2; exit 1; }
 
 "$bin/postgres" --version >&2
-TEST_DATABASE_URL="postgresql://postgres:$password@127.0.0.1:$port/postgres" "$@"
+PATH="$bin:$PATH" TEST_DATABASE_URL="postgresql://postgres:$password@127.0.0.1:$port/postgres" "$@"
