@@ -1,7 +1,9 @@
+import { channel } from 'node:diagnostics_channel';
 import dns from 'node:dns';
 import { once } from 'node:events';
-import { createServer, type Socket } from 'node:net';
+import { type AddressInfo, createServer, type Socket } from 'node:net';
 import { join } from 'node:path';
+import tls from 'node:tls';
 import {
   Agent,
   type Dispatcher,
@@ -11,9 +13,12 @@ import {
   RetryAgent,
   setGlobalDispatcher,
 } from 'undici';
-import { describe, expect, onTestFinished, test } from 'vitest';
+import { afterAll, beforeAll, describe, expect, onTestFinished, test } from 'vitest';
 import type { SubmissionOutcome } from '../../../src/core/provider.ts';
+import { createSoniloProvider } from '../../../src/provider/sonilo/client.ts';
+import { SEND_HEADERS } from '../../../src/provider/sonilo/wire-oracle.ts';
 import { startChild } from '../../support/children.ts';
+import { SELF_SIGNED_CERTIFICATE, SELF_SIGNED_KEY } from '../../support/self-signed-certificate.ts';
 import { SHORT, submission, submitAt, submitTo } from './fixtures.ts';
 import { flood, type RawBehaviour, type RawServer, rawServer, refusingPort, response } from './raw-server.ts';
 import type { SubmitChildOptions } from './submit-child.ts';
@@ -187,6 +192,60 @@ describe('a name with two addresses', () => {
       evidence: { headersSent: false, errorCode: 'ECONNREFUSED' },
     });
   });
+});
+
+describe('HTTP/2', () => {
+  const defaults = tls.getCACertificates('default');
+  beforeAll(() => tls.setDefaultCACertificates([...defaults, SELF_SIGNED_CERTIFICATE]));
+  afterAll(() => tls.setDefaultCACertificates(defaults));
+
+  /** A server over TLS that would rather speak HTTP/2, or speaks nothing else; counts what it read. */
+  async function preferring(ALPNProtocols: string[]) {
+    const seen: string[] = [];
+    const server = tls.createServer(
+      { key: SELF_SIGNED_KEY, cert: SELF_SIGNED_CERTIFICATE, ALPNProtocols },
+      (socket) => {
+        socket.on('error', () => undefined);
+        socket.once('data', (chunk) => {
+          seen.push(`${socket.alpnProtocol} ${chunk.toString('latin1').split('\r\n')[0]}`);
+          socket.end(response(202, BODY));
+        });
+      },
+    );
+    server.on('tlsClientError', () => undefined);
+    server.listen(0, '127.0.0.1');
+    await once(server, 'listening');
+    const outcome = await submitAt(`https://localhost:${(server.address() as AddressInfo).port}`);
+    await new Promise((resolve) => server.close(resolve));
+    return { outcome, seen };
+  }
+
+  test('is not spoken with a server that prefers it', async () => {
+    const { outcome, seen } = await preferring(['h2', 'http/1.1']);
+    expect(outcome).toMatchObject({ certainty: 'accepted' });
+    expect(seen).toEqual(['http/1.1 POST /v1/text-to-music HTTP/1.1']);
+  });
+
+  test('is all that a server speaks: unsent', async () => {
+    const { outcome, seen } = await preferring(['h2']);
+    expect(outcome).toMatchObject({ certainty: 'unsent', evidence: { headersSentProof: 'oracle' } });
+    expect(seen).toEqual([]);
+  });
+});
+
+test('a provider that is closed meanwhile still sees what leaves', async () => {
+  const server = await rawServer({ onRequest: (socket) => socket.resetAndDestroy() });
+  const provider = createSoniloProvider({ baseUrl: `http://127.0.0.1:${server.port}` });
+  await provider.selfTest?.();
+  const submitted = provider.submit(submission());
+  await provider.close();
+  expect(await submitted).toMatchObject({
+    certainty: 'unknown',
+    evidence: { headersSent: true, headersSentProof: 'oracle' },
+  });
+  expect(channel(SEND_HEADERS).hasSubscribers).toBe(false);
+  await server.stop();
+  expect(server.posts).toBe(1);
 });
 
 test('the body leaves in one piece with its headers, whole, and once', async () => {
