@@ -4,12 +4,15 @@ export { type Outcome, outcomeOfResponse, outcomeOfTransportFailure } from './co
 export type {
   Deadlines,
   Provider,
+  ProviderSelfTest,
   ResultFile,
   Submission,
   SubmissionOutcome,
   TaskRead,
   TaskReading,
   WireEvidence,
+  WireOracleHealth,
+  WireProof,
 } from './core/provider.ts';
 export { type MigrateOptions, type MigrateResult, migrate } from './runtime/migrate.ts';
 export { createPoller, type Poller } from './runtime/poller-process.ts';

@@ -253,6 +253,7 @@ function showOne(terminal: Terminal, row: AmbiguousSubmission): void {
     ['id', row.id],
     ['reason', row.reason.replaceAll('_', ' ')],
     ['what is known', evidenceOf(row)],
+    ['first byte', firstByteOf(row)],
     ['evidence since', row.evidence],
     ['charge', row.charge],
     ['account', row.account],
@@ -272,6 +273,12 @@ function showOne(terminal: Terminal, row: AmbiguousSubmission): void {
 
 function fromWhen(at: Date): string {
   return at.getTime() <= Date.now() ? 'at once' : instant(at);
+}
+
+/** Null where an answer says it anyway, or nobody was there to look. */
+function firstByteOf({ headersSent, headersSentProof, httpStatus }: AmbiguousSubmission): string | null {
+  if (headersSent === null || httpStatus !== null) return null;
+  return `${headersSent ? 'went out' : 'did not go out'}, says the ${(headersSentProof ?? '').replaceAll('_', ' ')}`;
 }
 
 function evidenceOf({ attempt, httpStatus, errorCode, phase }: AmbiguousSubmission): string {
