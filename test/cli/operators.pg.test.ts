@@ -52,6 +52,22 @@ describe('onetake ambiguous', () => {
     );
   });
 
+  test('says whether the first byte went out where no answer does, and by whose word', async () => {
+    const { cli, database } = await setStage();
+    const shown = async (headers_sent: boolean | null, headers_sent_proof: string | null) => {
+      const silent = { phase: 'sent', http_status: null, headers_sent, headers_sent_proof };
+      const { id } = await insertAmbiguous(database, silent);
+      expect(await cli.json(['ambiguous', 'show', id])).toMatchObject({
+        headersSent: headers_sent,
+        headersSentProof: headers_sent_proof,
+      });
+      return /^first byte +(.+)$/m.exec((await cli.run(['ambiguous', 'show', id])).stdout)?.[1];
+    };
+    expect(await shown(false, 'oracle')).toBe('did not go out, says the oracle');
+    expect(await shown(true, 'oracle')).toBe('went out, says the oracle');
+    expect(await shown(null, null)).toBeUndefined();
+  });
+
   test('says of an unknown id and of a wrong state where to look', async () => {
     const { cli, database } = await setStage();
     const resolve = (id: string) => cli.error(['ambiguous', 'resolve', id, '--abandon', '--reason', 'r']);

@@ -37,8 +37,8 @@ export function freshSocket(options: {
 
   const connector: buildConnector.connector = (target, callback) => {
     // undici connects again for a request that it has not written yet; one intent gets one connection.
-    if (connectorUsed) {
-      callback(socketError('SECOND_CONNECTION_REFUSED'), null);
+    if (connectorUsed || over) {
+      callback(socketError(over ? 'NOT_HANDED_OVER' : 'SECOND_CONNECTION_REFUSED'), null);
       return;
     }
     connectorUsed = true;
@@ -63,7 +63,7 @@ export function freshSocket(options: {
     giveUp = (error) => decide(error, null);
     const timer = setTimeout(() => giveUp?.(socketError('connect_deadline')), options.connectMs);
     const handOver = (socket: Socket) => {
-      if (over || !options.mayHandOver()) decide(socketError('NOT_HANDED_OVER'), null);
+      if (!options.mayHandOver()) decide(socketError('NOT_HANDED_OVER'), null);
       else decide(null, socket);
     };
 

@@ -105,8 +105,6 @@ function openClient(post: Post, socket: FreshSocket): Dispatcher {
     pipelining: 0,
     maxRequestsPerClient: 1,
     maxHeaderSize: 16_384,
-    headersTimeout: post.deadlines.firstResponseMs + BACKSTOP_MS,
-    bodyTimeout: post.deadlines.submissionMs + BACKSTOP_MS,
   });
 }
 

@@ -8,6 +8,9 @@ import { waitFor } from '../../support/wait-for.ts';
 import { noStatus, submission, TRANSPORT, UNSENT, WITHOUT_TASK_ID } from './fixtures.ts';
 import { type RawBehaviour, type RawServer, rawServer, response } from './raw-server.ts';
 
+// Deadlines are waited for, on machines on which much else runs.
+vi.setConfig({ testTimeout: 30_000 });
+
 const MINUTES = 60_000;
 const BODY = '{"task_id":"task-1","status":"processing"}';
 
@@ -143,6 +146,12 @@ test('200 submissions that hang all end at their deadlines, whatever the garbage
   const collecting = setInterval(collect, 100);
   onTestFinished(() => clearInterval(collecting));
   const deadlines = { connectMs: 1_000, firstResponseMs: 1_500, submissionMs: 4_000 };
+  // What a plain timer of the same process comes to, on a machine on which much else runs.
+  const timerOf = (ms: number) => {
+    const startedAt = performance.now();
+    return new Promise<number>((resolve) => setTimeout(() => resolve(performance.now() - startedAt), ms));
+  };
+  const timers = [timerOf(deadlines.firstResponseMs), timerOf(deadlines.connectMs)];
   const outcomes = await Promise.all(
     Array.from({ length: 200 }, async (_, n) => {
       const startedAt = performance.now();
@@ -154,8 +163,7 @@ test('200 submissions that hang all end at their deadlines, whatever the garbage
     const { errorCode } = outcome.evidence;
     expect(errorCode).toBe(n % 2 === 0 ? 'first_response_deadline' : 'connect_deadline');
     expect(tookMs).toBeGreaterThan(n % 2 === 0 ? 1_490 : 990);
-    // Two seconds are for the machine, on which much else runs.
-    expect(tookMs).toBeLessThan(3_500);
+    expect(tookMs).toBeLessThan((await (timers[n % 2] as Promise<number>)) + 1_000);
   }
   expect(server.posts).toBeLessThanOrEqual(100);
 }, 30_000);

@@ -31,9 +31,14 @@ test('ended while it connects, it is never handed over', async () => {
   await server.stop();
 });
 
-test('ended before it was asked to connect, nothing can leave by it', async () => {
+test('ended before it was asked to connect, it never connects', async () => {
+  const server = await rawServer({});
   const socket = freshSocket({ connectMs: 4_000, mayHandOver: () => true });
   expect(await socket.ended(1)).toBe(false);
   socket.end();
   expect(await socket.ended(1)).toBe(true);
+  expect(await connect(socket, server.port)).toMatchObject({ code: 'NOT_HANDED_OVER' });
+  expect(socket.handedOver).toBe(false);
+  await server.stop();
+  expect(server.connections).toBe(0);
 });

@@ -1,10 +1,13 @@
 import { brotliCompressSync, deflateRawSync, deflateSync, gzipSync } from 'node:zlib';
-import { describe, expect, test } from 'vitest';
+import { describe, expect, test, vi } from 'vitest';
 import { outcomeOfResponse } from '../../../src/core/outcome.ts';
 import type { Submission } from '../../../src/core/provider.ts';
 import { createSoniloProvider } from '../../../src/provider/sonilo/client.ts';
 import { API_KEY, PROMPT, submission, submitTo, WITHOUT_TASK_ID } from './fixtures.ts';
 import { rawServer, response } from './raw-server.ts';
+
+// Deadlines are waited for, on machines on which much else runs.
+vi.setConfig({ testTimeout: 30_000 });
 
 type Answer = Parameters<typeof response>;
 

@@ -1,5 +1,5 @@
 import tls from 'node:tls';
-import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { afterAll, beforeAll, describe, expect, test, vi } from 'vitest';
 import { SELF_SIGNED_CERTIFICATE } from '../../support/self-signed-certificate.ts';
 import {
   noStatus,
@@ -12,6 +12,9 @@ import {
   WITHOUT_TASK_ID,
 } from './fixtures.ts';
 import { flood, rawServer, refusingPort, response } from './raw-server.ts';
+
+// Deadlines are waited for, on machines on which much else runs.
+vi.setConfig({ testTimeout: 30_000 });
 
 describe('before the first byte', () => {
   test('a refused connection is unsent', async () => {

@@ -1,7 +1,7 @@
 import { channel } from 'node:diagnostics_channel';
 import type { Socket } from 'node:net';
 import { Agent, Client, type Dispatcher, interceptors, RetryAgent } from 'undici';
-import { describe, expect, onTestFinished, test } from 'vitest';
+import { describe, expect, onTestFinished, test, vi } from 'vitest';
 import type { Submission, SubmissionOutcome } from '../../../src/core/provider.ts';
 import { parseBaseUrl } from '../../../src/provider/sonilo/base-url.ts';
 import type { OpenClient } from '../../../src/provider/sonilo/post.ts';
@@ -13,6 +13,9 @@ import { waitFor } from '../../support/wait-for.ts';
 import { BROKEN_CHANNELS } from './broken-channel.ts';
 import { submission, TRANSPORT, UNSENT, UNSENT_OWN_DOING } from './fixtures.ts';
 import { type RawBehaviour, type RawServer, rawServer, refusingPort, response } from './raw-server.ts';
+
+// Deadlines are waited for, on machines on which much else runs.
+vi.setConfig({ testTimeout: 30_000 });
 
 const ACCEPT: RawBehaviour = {
   onRequest: (socket) => socket.write(response(202, '{"task_id":"task-1","status":"processing"}')),

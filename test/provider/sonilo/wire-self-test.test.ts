@@ -1,12 +1,15 @@
 import { channel } from 'node:diagnostics_channel';
 import { Server, Socket } from 'node:net';
-import { describe, expect, onTestFinished, test } from 'vitest';
+import { describe, expect, onTestFinished, test, vi } from 'vitest';
 import { createSoniloProvider } from '../../../src/provider/sonilo/client.ts';
 import type { OpenClient } from '../../../src/provider/sonilo/post.ts';
 import { provenOracle } from '../../../src/provider/sonilo/proven-oracle.ts';
 import { createWireOracle, SEND_HEADERS } from '../../../src/provider/sonilo/wire-oracle.ts';
 import { testWire } from '../../../src/provider/sonilo/wire-self-test.ts';
 import { BROKEN_CHANNELS } from './broken-channel.ts';
+
+// Deadlines are waited for, on machines on which much else runs.
+vi.setConfig({ testTimeout: 30_000 });
 
 const HEALTHY = { wireOracle: 'healthy', errorCode: null };
 
