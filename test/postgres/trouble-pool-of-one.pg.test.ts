@@ -36,7 +36,7 @@ it('a client over a pool of one answers everybody who calls at once, beside tran
     ...each.map(() => client.waitForGeneration(settled)),
     ...each.map((n) => client.cancel(queued[n] as string, NOTE)),
     ...each.map((n) =>
-      client.resolve({ id: (frozen[n]?.id as string).slice(0, 18), as: 'abandoned', ...NOTE }),
+      client.resolve({ id: (frozen[n] as { id: string }).id.slice(0, 18), as: 'abandoned', ...NOTE }),
     ),
     ...each.map(() => client.listAmbiguous()),
     ...each.map(() => client.breakerStatus()),
