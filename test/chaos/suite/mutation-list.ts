@@ -130,10 +130,11 @@ export const MUTATIONS: readonly Mutation[] = [
     edits: [
       edit(
         'src/runtime/worker-process.ts',
-        'await settle(ctx, attempt, outcome, giveUp.signal);',
-        `const slow = new Promise((resolve) => setTimeout(resolve, 300, 'slow'));
-    if ((await Promise.race([settle(ctx, attempt, outcome, giveUp.signal), slow])) === 'slow') {
-      await settle(ctx, attempt, await submit(ctx, attempt, lane.provider, maySend), giveUp.signal);
+        'const isCommitted = await settle(ctx, attempt, outcome, giveUp.signal);',
+        `const slow = new Promise<boolean>((resolve) => setTimeout(resolve, 300, false));
+    let isCommitted = await Promise.race([settle(ctx, attempt, outcome, giveUp.signal), slow]);
+    if (!isCommitted) {
+      isCommitted = await settle(ctx, attempt, await submit(ctx, attempt, lane.provider, maySend), giveUp.signal);
     }`,
       ),
     ],
