@@ -14,7 +14,9 @@ export interface Mutation {
   readonly seed?: string;
   /** How long the suite may take to meet it, where a minute is too short. */
   readonly minutes?: number;
-  /** Without one: the chaos suite. Else these tests, each `project: file`. */
+  /** Too rare for the suite, or out of its sight: the tests alone. */
+  readonly testsOnly?: true;
+  /** Who is asked when the suite has seen nothing. */
   readonly tests?: readonly { readonly project: 'unit' | 'postgres'; readonly file: string }[];
 }
 
@@ -141,7 +143,6 @@ export const MUTATIONS: readonly Mutation[] = [
   },
   {
     name: 'stale_outcomes_count',
-    minutes: 3,
     breaks: 'outcomes of an older generation move the breaker',
     edits: [
       edit(
@@ -175,7 +176,6 @@ export const MUTATIONS: readonly Mutation[] = [
   },
   {
     name: 'slot_freed_at_lease_end',
-    minutes: 3,
     breaks: 'every unknown attempt gives its slot back',
     edits: [
       edit(
@@ -184,6 +184,7 @@ export const MUTATIONS: readonly Mutation[] = [
         "return outcome.certainty === 'unknown';",
       ),
     ],
+    tests: [{ project: 'postgres', file: 'test/lifecycle/settle.pg.test.ts' }],
   },
   {
     name: 'concurrency_ignored',
@@ -195,6 +196,7 @@ export const MUTATIONS: readonly Mutation[] = [
   },
   {
     name: 'rate_from_admission',
+    testsOnly: true,
     breaks: 'the minute of a POST is counted from its admission',
     edits: [
       edit(
@@ -210,7 +212,6 @@ export const MUTATIONS: readonly Mutation[] = [
   },
   {
     name: 'rearm_ignores_quarantine',
-    minutes: 3,
     breaks: 'a re-arm is sent while the old POST may still arrive',
     edits: [
       edit(
@@ -219,6 +220,7 @@ export const MUTATIONS: readonly Mutation[] = [
         'else at_once',
       ),
     ],
+    tests: [{ project: 'postgres', file: 'test/postgres/operator-functions.pg.test.ts' }],
   },
   {
     name: 'enqueue_beside_the_transaction',
@@ -280,6 +282,7 @@ export const MUTATIONS: readonly Mutation[] = [
   },
   {
     name: 'late_answers_dropped',
+    testsOnly: true,
     breaks: 'an answer that comes after the lease is forgotten',
     edits: [
       edit(

@@ -69,7 +69,7 @@ function parse() {
     const { values, positionals } = parseArgs({
       allowPositionals: true,
       options: {
-        minutes: { type: 'string', default: '1' },
+        minutes: { type: 'string', default: '3' },
         seed: { type: 'string', default: 'mutation' },
         list: { type: 'boolean' },
         json: { type: 'boolean', default: false },
@@ -105,15 +105,12 @@ async function tryOne(mutation: Mutation, minutes: string, seed: string): Promis
         afterSeconds: null,
       };
     }
-    const begun = performance.now();
-    return mutation.tests === undefined
-      ? await byTheSuite(
-          name,
-          directory,
-          String(Math.max(Number(minutes), mutation.minutes ?? 0)),
-          mutation.seed ?? seed,
-        )
-      : await byTests(name, directory, mutation.tests, begun);
+    if (mutation.testsOnly !== true) {
+      const longest = Math.max(Number(minutes), mutation.minutes ?? 0);
+      const caught = await byTheSuite(name, directory, String(longest), mutation.seed ?? seed);
+      if (caught.by !== 'nobody' || mutation.tests === undefined) return caught;
+    }
+    return await byTests(name, directory, mutation.tests ?? []);
   } finally {
     rmSync(directory, { recursive: true, force: true });
   }
@@ -161,8 +158,8 @@ async function byTests(
   name: string,
   directory: string,
   tests: NonNullable<Mutation['tests']>,
-  begun: number,
 ): Promise<Caught> {
+  const begun = performance.now();
   const failed: string[] = [];
   for (const { project, file } of tests) {
     const vitest = join(ROOT, 'node_modules/vitest/vitest.mjs');

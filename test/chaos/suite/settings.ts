@@ -35,7 +35,7 @@ export interface AccountLimits {
 /** The narrow ones are always at their limits; the others seldom. */
 export const ACCOUNTS: Readonly<Record<string, AccountLimits>> = {
   minute: { requestsPerMinute: 24, maxConcurrentGenerations: 20, backlog: 10, weight: 3 },
-  slots: { requestsPerMinute: 200, maxConcurrentGenerations: 2, backlog: 6, weight: 2 },
+  slots: { requestsPerMinute: 200, maxConcurrentGenerations: 2, backlog: 8, weight: 4 },
   amber: { requestsPerMinute: 90, maxConcurrentGenerations: 12, backlog: 30, weight: 2 },
   basil: { requestsPerMinute: 90, maxConcurrentGenerations: 12, backlog: 30, weight: 2 },
   cedar: { requestsPerMinute: 90, maxConcurrentGenerations: 12, backlog: 30, weight: 2 },

@@ -91,7 +91,7 @@ export function planPost(
   const inWeather = random.chance(weather.share);
   const chargedAnyway = random.chance(CHARGE_ANYWAY);
   const pace = random.next();
-  const runMs = random.between(300, 6_000);
+  const runMs = random.between(300, 9_000);
   const fails = random.chance(0.06);
   const { behaviour: worst } = weather;
   const storm = inWeather && worst !== null && worst !== 'reset_on_connect' ? worst : usual;
