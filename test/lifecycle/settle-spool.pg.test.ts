@@ -73,6 +73,22 @@ describe('an outcome that the database doesn’t take', () => {
     },
   );
 
+  it('goes to the disk before anybody hears of the first failure, and before the second try', async () => {
+    const attempt = await world.submitting('one');
+    const order: string[] = [];
+    const keep: LifecycleContext['spool']['keep'] = (kept) => {
+      order.push('kept');
+      return shaky.spool.keep(kept);
+    };
+    const emit: LifecycleContext['emit'] = (name) => void order.push(name);
+    await proxy.down();
+    const settled = settle({ ...shaky, emit, spool: { ...shaky.spool, keep } }, attempt, answered(422));
+    await waitFor(() => order.length >= 2, { what: 'the first failure' });
+    expect(order.slice(0, 2)).toEqual(['kept', 'submission:unsettled']);
+    await proxy.up();
+    await settled;
+  });
+
   it('is on disk, too, when the database neither takes nor refuses it', async () => {
     const attempt = await world.submitting('one');
     const held = proxy.holdAt(COMMIT, OUTCOME);
