@@ -1,9 +1,12 @@
 import type { Socket } from 'node:net';
 import { setFlagsFromString } from 'node:v8';
 import { runInNewContext } from 'node:vm';
-import { describe, expect, onTestFinished, test, vi } from 'vitest';
+import { afterAll, beforeAll, describe, expect, onTestFinished, test, vi } from 'vitest';
 import type { Provider, SubmissionOutcome } from '../../../src/core/provider.ts';
+import { parseBaseUrl } from '../../../src/provider/sonilo/base-url.ts';
 import { createSoniloProvider } from '../../../src/provider/sonilo/client.ts';
+import { provenOracle } from '../../../src/provider/sonilo/proven-oracle.ts';
+import { submitOnce } from '../../../src/provider/sonilo/submit.ts';
 import { waitFor } from '../../support/wait-for.ts';
 import { noStatus, submission, TRANSPORT, UNSENT, WITHOUT_TASK_ID } from './fixtures.ts';
 import { type RawBehaviour, type RawServer, rawServer, response } from './raw-server.ts';
@@ -14,7 +17,7 @@ vi.setConfig({ testTimeout: 30_000 });
 const MINUTES = 60_000;
 const BODY = '{"task_id":"task-1","status":"processing"}';
 
-/** A provider that is proven already, so that only the POST's own timers run on the moved clock. */
+/** A provider that is proven already. */
 async function providerAt(server: RawServer, secure = false): Promise<Provider> {
   const baseUrl = `${secure ? 'https' : 'http'}://127.0.0.1:${server.port}`;
   const provider = createSoniloProvider({ baseUrl });
@@ -23,36 +26,34 @@ async function providerAt(server: RawServer, secure = false): Promise<Provider> 
   return provider;
 }
 
-/** From here on the timers of this process, undici's among them, go by `pass` alone; sockets are as ever. */
-function stopClock(): (ms: number) => Promise<void> {
-  vi.useFakeTimers({ toFake: ['setTimeout', 'clearTimeout'] });
-  onTestFinished(() => {
-    vi.useRealTimers();
-  });
-  return async (ms) => {
-    await vi.advanceTimersByTimeAsync(ms);
-    // What the timers ended has its turns to end in.
-    for (let turn = 0; turn < 5; turn++) await new Promise(setImmediate);
-  };
+async function pass(ms: number): Promise<void> {
+  await vi.advanceTimersByTimeAsync(ms);
+  // What the timers ended has its turns to end in.
+  for (let turn = 0; turn < 5; turn++) await new Promise(setImmediate);
 }
 
 async function submitting(behaviour: RawBehaviour, deadlines: object, secure = false) {
   const server = await rawServer(behaviour);
   onTestFinished(() => server.stop());
-  const provider = await providerAt(server, secure);
-  const pass = stopClock();
+  const proven = provenOracle(undefined, async () => ({ wireOracle: 'healthy', errorCode: null }));
+  onTestFinished(() => proven.oracle.close());
+  const base = parseBaseUrl(`${secure ? 'https' : 'http'}://127.0.0.1:${server.port}`, false);
   let outcome: SubmissionOutcome | undefined;
-  const submitted = provider
-    .submit(submission({ deadlines: { ...submission().deadlines, ...deadlines } }))
-    .then((settled) => {
-      outcome = settled;
-      return settled;
-    });
+  const changes = { deadlines: { ...submission().deadlines, ...deadlines } };
+  const submitted = submitOnce(base, submission(changes), proven).then((settled) => {
+    outcome = settled;
+    return settled;
+  });
   await waitFor(() => (secure ? server.bytes > 0 : server.requests.length === 1), { what: 'it to arrive' });
   return { server, pass, submitted, settled: () => outcome };
 }
 
 describe('a deadline beyond the five minutes of the client below', () => {
+  // Before undici's first timer: it keeps the clock that it began with. From here on the timers of this process,
+  // undici's among them, go by `pass` alone; sockets are as ever.
+  beforeAll(() => void vi.useFakeTimers({ toFake: ['setTimeout', 'clearTimeout'] }));
+  afterAll(() => void vi.useRealTimers());
+
   const LONG = { connectMs: 5_000, firstResponseMs: 7 * MINUTES, submissionMs: 9 * MINUTES };
 
   test('holds for the first response', async () => {
