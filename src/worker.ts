@@ -3,6 +3,7 @@ export type { OnetakeEventName, OnetakeEvents } from './core/events.ts';
 export { type Outcome, outcomeOfResponse, outcomeOfTransportFailure } from './core/outcome.ts';
 export type {
   Deadlines,
+  KeyCheck,
   Provider,
   ProviderSelfTest,
   ResultFile,

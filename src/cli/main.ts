@@ -8,6 +8,7 @@ import { addBreaker } from './breaker.ts';
 import { type Context, createContext, type Runner } from './context.ts';
 import { addDemo } from './demo.ts';
 import { addDev } from './dev.ts';
+import { addDoctor } from './doctor.ts';
 import { addEnqueue } from './enqueue.ts';
 import { CommandError, EXIT, reportOf, usageError } from './errors.ts';
 import { addMigrate } from './migrate.ts';
@@ -101,6 +102,7 @@ async function main(args: readonly string[]): Promise<number> {
     addBreaker,
     addAccounts,
     addRecover,
+    addDoctor,
     addSimulate,
   ]) {
     add(program, run);

@@ -109,6 +109,9 @@ export interface ProviderSelfTest {
   readonly errorCode: string | null;
 }
 
+/** What a free request with a key told about it. */
+export type KeyCheck = 'accepted' | 'refused' | 'unknown';
+
 /**
  * The port between onetake and one generation API. `submit` resolves for whatever happens on the wire;
  * it must make at most one POST, follow no redirect and repeat nothing. A rejection is taken for *unknown*.
@@ -130,6 +133,8 @@ export interface Provider {
    * within a few seconds. Without *healthy*, only errors that come before a connection count as unsent.
    */
   selfTest?(): Promise<ProviderSelfTest>;
+  /** Whether the provider takes this key, asked without a paid call; *unknown* after `timeoutMs`. Never rejects. */
+  checkKey?(apiKey: string, timeoutMs: number): Promise<KeyCheck>;
   /** Closes idle connections. In-flight calls are awaited by their callers. */
   close(): Promise<void>;
 }

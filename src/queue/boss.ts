@@ -28,6 +28,8 @@ export interface JobQueueOptions {
 }
 
 const MONITOR_INTERVAL_S = 600;
+/** Of the installed pg-boss. */
+export const QUEUE_SCHEMA_VERSION: number = bossPackage.pgboss.schema;
 
 /**
  * pg-boss behind the few calls that we need. `send` looks its queue up through pg-boss's own connection on
@@ -93,13 +95,12 @@ export class JobQueue {
         hint: 'Run `onetake migrate` once, with a role that may create schemas.',
       });
     }
-    const expected = bossPackage.pgboss.schema;
-    if (installed < expected) {
+    if (installed < QUEUE_SCHEMA_VERSION) {
       throw new OnetakeError('schema_too_old', 'The queue schema in the database is older than this build.', {
         hint: 'Run `onetake migrate` from the new release before its workers start.',
       });
     }
-    if (installed > expected) this.#version = this.#build(true);
+    if (installed > QUEUE_SCHEMA_VERSION) this.#version = this.#build(true);
     await this.#started.start();
   }
 

@@ -26,8 +26,8 @@ export async function writeConfigurationRows(tx: Sql, config: ResolvedConfig): P
   return changed;
 }
 
-/** Says once when this process's file and the rows disagree. The rows rule. */
-export async function reportDifferences(sql: Sql, config: ResolvedConfig, emit: Emit): Promise<void> {
+/** Settings of which this process's file and the rows say different things. */
+export async function listDifferences(sql: Sql, config: ResolvedConfig): Promise<string[]> {
   const differing: string[] = [];
   for (const [name, account] of Object.entries(config.accounts)) {
     const row = await findAccount(sql, name);
@@ -46,7 +46,13 @@ export async function reportDifferences(sql: Sql, config: ResolvedConfig, emit: 
       }
     }
   }
-  if (differing.length > 0) emit('configuration:differs', { settings: [...new Set(differing)].join(', ') });
+  return [...new Set(differing)];
+}
+
+/** Says once when this process's file and the rows disagree. The rows rule. */
+export async function reportDifferences(sql: Sql, config: ResolvedConfig, emit: Emit): Promise<void> {
+  const differing = await listDifferences(sql, config);
+  if (differing.length > 0) emit('configuration:differs', { settings: differing.join(', ') });
 }
 
 function sameSettings(a: CircuitBreakerSettings, b: CircuitBreakerSettings): boolean {

@@ -4,7 +4,7 @@ import { outcomeOfTransportFailure } from '../../core/outcome.ts';
 import type { Provider, SubmissionOutcome } from '../../core/provider.ts';
 import { parseBaseUrl } from './base-url.ts';
 import { provenOracle } from './proven-oracle.ts';
-import { isReachableOnce } from './reachable.ts';
+import { checkKeyOnce, isReachableOnce } from './reachable.ts';
 import { readTaskOnce } from './read-task.ts';
 import { submitOnce } from './submit.ts';
 
@@ -43,6 +43,8 @@ export function createSoniloProvider(options: SoniloProviderOptions): Provider {
     readTask: (read) => readTaskOnce(base, reads, read),
     selfTest: () => proven.prove(),
     isReachable: (timeoutMs) => isReachableOnce(base, reads, timeoutMs),
+    checkKey: (apiKey, timeoutMs) =>
+      checkKeyOnce(base, reads, apiKey, timeoutMs).catch(() => 'unknown' as const),
     close() {
       closing ??= reads.close();
       proven.oracle.close();
