@@ -9,6 +9,19 @@ if (major < 22 || (major === 22 && minor < 19)) {
   );
   process.exitCode = 2;
 } else {
+  // The first process of a container has no defaults for signals: one that came before main.ts listens would be
+  // lost, and the container killed at the end of its grace. These listeners stay: taking the last one off
+  // would drop a signal that has come and waits for its turn.
+  const exitCodes: readonly (readonly [NodeJS.Signals, number])[] = [
+    ['SIGINT', 130],
+    ['SIGTERM', 143],
+    ['SIGHUP', 129],
+  ];
+  for (const [signal, exitCode] of exitCodes) {
+    process.on(signal, () => {
+      if (process.listenerCount(signal) === 1) process.exit(exitCode);
+    });
+  }
   import('./main.ts').catch((error: unknown) => {
     process.stderr.write(
       `onetake could not start: ${error instanceof Error ? error.message : String(error)}\n`,

@@ -26,10 +26,17 @@ export function addRun(program: Command, run: Runner): void {
   add('start', 'Runs a worker and a poller in one process.', ['worker', 'poller']);
 }
 
+/** After the last word of a service. */
+const LINGER_MS = 2_000;
+
 type Role = 'worker' | 'poller';
 
 async function serveConfigured(context: Context, roles: readonly Role[]): Promise<number> {
-  const { config } = await context.config();
+  // From the first moment: a signal while the configuration is read ends this run in order, too.
+  const drain = context.signals.drain();
+  const read = await Promise.race([context.config(), aborted(drain)]);
+  if (read === undefined) return exitSoon(EXIT.done);
+  const { config } = read;
   const print = eventPrinter(context.terminal);
   let isHeard = true;
   const options: ProcessOptions = {
@@ -40,9 +47,16 @@ async function serveConfigured(context: Context, roles: readonly Role[]): Promis
     },
   };
   const services = await Promise.all(roles.map((role) => createService(role, options)));
-  return serve(context, services, () => {
+  const exitCode = await serve(context, services, () => {
     isHeard = false;
   });
+  return exitSoon(exitCode);
+}
+
+/** The timer fires only if something still keeps the process alive: all of ours has ended. */
+function exitSoon(exitCode: number): number {
+  setTimeout(() => process.exit(exitCode), LINGER_MS).unref();
+  return exitCode;
 }
 
 /** Throws for whatever is wrong with the options, before anything runs. */
@@ -63,10 +77,14 @@ export async function serve(
   const drain = AbortSignal.any([signals.drain(), terminal.closed]);
   const stop = () => Promise.all(services.map((service) => service.stop()));
   try {
-    for (const service of services) if (!drain.aborted) await service.start();
+    for (const service of services) {
+      // A database that keeps silent must not keep a signal waiting.
+      if (!drain.aborted) await Promise.race([service.start(), aborted(drain)]);
+    }
   } catch (error) {
     onFailedStart();
     await stop();
+    if (drain.aborted) return EXIT.done;
     throw error;
   }
   if (terminal.isInteractive && !drain.aborted) terminal.note('Ctrl-C stops, after what is in flight.');

@@ -6,16 +6,29 @@ export interface Signals {
   drain(): AbortSignal;
 }
 
-/** Until a command takes the signals over, an interrupt is `onInterrupt`. */
+/** What a shell reports of a process that one of these has ended. */
+const EXIT_OF = { SIGTERM: 143, SIGHUP: 129 } as const;
+
+/**
+ * Until a command takes the signals over, an interrupt is `onInterrupt`, and the others end the process: said
+ * here, since the first process of a container has no defaults, and a signal that nobody listens to is lost.
+ */
 export function listenForSignals(onInterrupt: () => void): Signals {
   const interrupted = new AbortController();
   const drained = new AbortController();
   let isTaken = false;
+  let isDrained = false;
   process.on('SIGINT', () => {
     if (!isTaken) onInterrupt();
     interrupted.abort();
     drained.abort();
   });
+  for (const signal of ['SIGTERM', 'SIGHUP'] as const) {
+    process.on(signal, () => {
+      if (!isDrained) process.exit(EXIT_OF[signal]);
+      drained.abort();
+    });
+  }
   return {
     interrupt() {
       isTaken = true;
@@ -23,7 +36,7 @@ export function listenForSignals(onInterrupt: () => void): Signals {
     },
     drain() {
       isTaken = true;
-      for (const signal of ['SIGTERM', 'SIGHUP'] as const) process.on(signal, () => drained.abort());
+      isDrained = true;
       return drained.signal;
     },
   };

@@ -3,6 +3,14 @@ import type { ResultFile } from '../core/provider.ts';
 import type { NewAsset } from '../postgres/accepted-tasks.ts';
 import type { ResultStorage } from '../storage/directory-storage.ts';
 
+export interface HandOffContext {
+  readonly storage: ResultStorage | null;
+  readonly emit: Emit;
+  readonly downloadTimeoutMs: number;
+  /** Aborted: files under way are given up, and left to whoever takes the task next. */
+  readonly giveUp?: AbortSignal;
+}
+
 export type HandOff =
   | { readonly done: true; readonly assets: readonly NewAsset[]; readonly warnings: readonly string[] }
   /** Some file is not safe yet. The task is read again, which also gives fresh URLs. */
@@ -13,7 +21,7 @@ export type HandOff =
  * processes at once, and after a crash at any point: files appear under their name only whole and verified.
  */
 export async function handOff(
-  ctx: { readonly storage: ResultStorage | null; readonly emit: Emit; readonly downloadTimeoutMs: number },
+  ctx: HandOffContext,
   requestId: string,
   files: readonly ResultFile[],
 ): Promise<HandOff> {
@@ -21,7 +29,14 @@ export async function handOff(
   const assets: NewAsset[] = [];
   const warnings: string[] = [];
   for (const file of files) {
-    const stored = await ctx.storage.fetchAndStore({ requestId, file, timeoutMs: ctx.downloadTimeoutMs });
+    const { downloadTimeoutMs: timeoutMs, giveUp } = ctx;
+    const stored = await ctx.storage.fetchAndStore({
+      requestId,
+      file,
+      timeoutMs,
+      ...(giveUp === undefined ? {} : { giveUp }),
+    });
+    if (stored.kind === 'failed' && giveUp?.aborted === true) return { done: false, errorCode: 'given_up' };
     if (stored.kind === 'failed') {
       ctx.emit('asset:failed', { requestId, index: file.index, errorCode: stored.reason });
       return { done: false, errorCode: stored.reason };

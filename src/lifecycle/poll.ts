@@ -1,4 +1,3 @@
-import type { Emit } from '../core/events.ts';
 import {
   nextPollDelayMs,
   nextRefundLookMs,
@@ -23,20 +22,16 @@ import { noteRefundOfFollowed } from '../postgres/followed-tasks.ts';
 import { type LockedRequest, lockRequest, noteAttention } from '../postgres/generation-requests.ts';
 import { notify } from '../postgres/notifications.ts';
 import { freeSlotOfTask, noteRefund } from '../postgres/submission-attempts.ts';
-import type { ResultStorage } from '../storage/directory-storage.ts';
-import { handOff } from './hand-off.ts';
+import { type HandOffContext, handOff } from './hand-off.ts';
 import { ACCOUNT_TROUBLE, type ReadContext, readTask } from './read-task.ts';
 
 // Follows accepted tasks, whatever the submission path is going through: nothing here, and nothing that it
 // imports, knows of a breaker.
 
-export interface PollContext extends ReadContext {
+export interface PollContext extends ReadContext, HandOffContext {
   readonly database: Database;
-  readonly emit: Emit;
   readonly maxRunMsOf: (operation: string) => number;
   readonly schedule: PollSettings;
-  readonly storage: ResultStorage | null;
-  readonly downloadTimeoutMs: number;
   /** In [0, 1). */
   readonly random: () => number;
 }
@@ -123,7 +118,8 @@ async function applySuccess(
   }
   const delivered = await whileRenewing(ctx, task, () => handOff(ctx, task.id, files));
   if (!delivered.done) {
-    await tryLater(ctx, task, null, null);
+    if (ctx.giveUp?.aborted === true) await handBack(ctx, task);
+    else await tryLater(ctx, task, null, null);
     return;
   }
   const status = files.length === 0 ? 'empty' : ctx.storage === null ? 'linked' : 'stored';
@@ -195,6 +191,12 @@ async function whileAccepted(
     await apply(tx, request);
     return true;
   });
+}
+
+/** Due at once, for another poller. */
+async function handBack(ctx: PollContext, task: DueTask): Promise<void> {
+  const { id, pollErrors } = task;
+  await ctx.database.retryingTransaction((tx) => schedulePoll(tx, id, 'accepted', 0, pollErrors));
 }
 
 /** A read that told nothing, or a file that is not safe yet: again, later, and in time a person is asked. */

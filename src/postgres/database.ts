@@ -1,3 +1,4 @@
+import { Socket } from 'node:net';
 import { setTimeout as wait } from 'node:timers/promises';
 import pg from 'pg';
 import { OnetakeError } from '../core/errors.ts';
@@ -56,11 +57,18 @@ export class Database implements Sql {
   readonly upkeep: Sql;
   readonly #ownsPool: boolean;
   readonly #reconnect: Reconnect | undefined;
+  readonly #sockets: ReadonlySet<Socket>;
   #readsAsExpected: boolean | undefined;
   #closing: Promise<void> | undefined;
 
-  constructor(pool: pg.Pool, ownsPool: boolean, reconnect?: Reconnect) {
+  constructor(
+    pool: pg.Pool,
+    ownsPool: boolean,
+    reconnect?: Reconnect,
+    sockets: ReadonlySet<Socket> = new Set(),
+  ) {
     this.pool = pool;
+    this.#sockets = sockets;
     this.#ownsPool = ownsPool;
     this.#reconnect = reconnect;
     this.upkeep = {
@@ -79,8 +87,15 @@ export class Database implements Sql {
     connectionString: string,
     options: { max: number; applicationName: string; mayExit?: boolean },
   ): Database {
+    const sockets = new Set<Socket>();
     const pool = new pg.Pool({
       connectionString,
+      // The driver's own kind, kept so that `close` can cut off what hangs.
+      stream: () => {
+        const socket = new Socket();
+        sockets.add(socket);
+        return socket.once('close', () => sockets.delete(socket));
+      },
       max: options.max,
       application_name: options.applicationName,
       connectionTimeoutMillis: CONNECT_TIMEOUT_MS,
@@ -91,7 +106,7 @@ export class Database implements Sql {
       // Awaited by the pool, whatever its type says.
       onConnect: setTerms as (client: pg.ClientBase) => void,
     });
-    return new Database(pool, true, options.mayExit === true ? undefined : new Reconnect());
+    return new Database(pool, true, options.mayExit === true ? undefined : new Reconnect(), sockets);
   }
 
   /**
@@ -143,10 +158,18 @@ export class Database implements Sql {
     }
   }
 
-  /** Any number of times. */
-  async close(): Promise<void> {
-    if (this.#ownsPool) this.#closing ??= this.pool.end();
-    await this.#closing;
+  /**
+   * Waits for what is under way, but no longer than `patienceMs`: then its connections are cut off, and it
+   * fails. Any number of times.
+   */
+  async close(patienceMs?: number): Promise<void> {
+    if (!this.#ownsPool) return;
+    this.#closing ??= this.pool.end();
+    if (patienceMs === undefined) return this.#closing;
+    const cutOff = setTimeout(() => {
+      for (const socket of this.#sockets) socket.destroy();
+    }, patienceMs);
+    await this.#closing.finally(() => clearTimeout(cutOff));
   }
 
   async #mayRunPlainly(client: pg.ClientBase): Promise<boolean> {

@@ -1,5 +1,7 @@
+import { setMaxListeners } from 'node:events';
 import type { RescueContext } from '../lifecycle/context.ts';
 import { claimLooks, followTask } from '../lifecycle/follow-refund.ts';
+import { unlessGivenUp, withDeadline } from '../lifecycle/pause.ts';
 import { claimTasks, type PollContext, pollTask } from '../lifecycle/poll.ts';
 import { nextDueInMs } from '../postgres/accepted-tasks.ts';
 import { Database } from '../postgres/database.ts';
@@ -20,6 +22,12 @@ const POOL_MAX = 8;
 const RESCUE_POOL_MAX = 3;
 const READ_TIMEOUT_MS = 15_000;
 const DOWNLOAD_TIMEOUT_MS = 300_000;
+/** From the call of `stop`: how long downloads under way may go on before they are left to another poller. */
+const DOWNLOAD_GRACE_MS = 15_000;
+/** From there: how long a stop waits for the rest, none of which costs anything when it is left undone. */
+const UPKEEP_GRACE_MS = 10_000;
+/** Connections that are busy even then are cut off. */
+const CUT_OFF_MS = 1_000;
 
 export interface Poller {
   /** Resolves when the process is ready. Throws `schema_not_migrated`, `schema_too_old`. */
@@ -56,6 +64,9 @@ export function createPoller(options: ProcessOptions = {}): Poller {
   const queue = new JobQueue({ executor: rescueDatabase.upkeep, role: 'client', onError: trouble('queue') });
   const { directory, allowPrivateHosts } = config.storage;
   const storage = directory === null ? null : createDirectoryStorage({ directory, allowPrivateHosts });
+  const giveUp = new AbortController();
+  // As many downloads may wait for it as there are tasks in flight.
+  setMaxListeners(0, giveUp.signal);
   const ctx: PollContext = {
     database,
     emit,
@@ -67,6 +78,7 @@ export function createPoller(options: ProcessOptions = {}): Poller {
     readTimeoutMs: READ_TIMEOUT_MS,
     downloadTimeoutMs: DOWNLOAD_TIMEOUT_MS,
     random: Math.random,
+    giveUp: giveUp.signal,
   };
   const rescueCtx: RescueContext = { database: rescueDatabase, queue, emit, settingsOf: setup.settingsOf };
 
@@ -113,19 +125,27 @@ export function createPoller(options: ProcessOptions = {}): Poller {
   let prepared: Promise<void> | undefined;
   let stopping: Promise<void> | undefined;
   let started = false;
+  let isPrepared = false;
+  const stopRequest = new AbortController();
 
   /** Once; after a failure, a database that was away or not migrated, the next call tries again. */
   const prepare = (): Promise<void> => {
-    prepared ??= requireSchema(database).catch((error: unknown) => {
-      prepared = undefined;
-      throw explainDatabaseError(error);
-    });
+    prepared ??= requireSchema(database).then(
+      () => {
+        isPrepared = true;
+      },
+      (error: unknown) => {
+        prepared = undefined;
+        throw explainDatabaseError(error);
+      },
+    );
     return prepared;
   };
 
   const self: Poller = {
     async start() {
-      await prepare();
+      // A database that keeps silent must not keep a stop waiting.
+      await unlessGivenUp(stopRequest.signal, prepare);
       if (started || stopping !== undefined) return;
       started = true;
       emit('process:started', { role: 'poller', worker: name });
@@ -142,15 +162,18 @@ export function createPoller(options: ProcessOptions = {}): Poller {
     stop() {
       stopping ??= (async () => {
         emit('process:stopping', { role: 'poller', worker: name, inFlight: inFlight.size });
-        await prepared?.catch(() => {});
-        await polling.stop();
-        while (inFlight.size > 0) await Promise.all(inFlight);
-        await rescuing.loop.stop();
+        stopRequest.abort();
         listener.stop();
-        await queue.stop();
-        await storage?.close();
-        await setup.closeProviders();
-        await Promise.all([database.close(), rescueDatabase.close()]);
+        const patience = setTimeout(() => giveUp.abort(), DOWNLOAD_GRACE_MS);
+        const rest = async () => {
+          await Promise.allSettled([prepared, polling.stop(), rescuing.loop.stop(), queue.stop()]);
+          while (inFlight.size > 0) await Promise.all(inFlight);
+          await Promise.all([storage?.close(), setup.closeProviders()]);
+        };
+        const graceMs = isPrepared ? DOWNLOAD_GRACE_MS + UPKEEP_GRACE_MS : 0;
+        await withDeadline(rest(), graceMs, undefined);
+        clearTimeout(patience);
+        await Promise.all([database.close(CUT_OFF_MS), rescueDatabase.close(CUT_OFF_MS)]);
         emit('process:stopped', { role: 'poller', worker: name });
       })();
       return stopping;

@@ -5,6 +5,7 @@ import type { SubmissionContext } from '../lifecycle/context.ts';
 import { dispatch, type LaneCursor } from '../lifecycle/dispatch.ts';
 import { InstallationGuard } from '../lifecycle/guard-installation.ts';
 import { KnownAttempts } from '../lifecycle/known-attempts.ts';
+import { unlessGivenUp, withDeadline } from '../lifecycle/pause.ts';
 import type { Reaches } from '../lifecycle/probe.ts';
 import { createReplay } from '../lifecycle/replay.ts';
 import { settle } from '../lifecycle/settle.ts';
@@ -34,6 +35,12 @@ const POOL_MAX = 10;
 const REPLAY_EVERY_MS = 60_000;
 /** From the end of the last POST: how long a stop waits for outcomes that can't be committed. */
 const SETTLE_GRACE_MS = 10_000;
+/** And then for the spool itself, and for what a slow database makes of the last commits. */
+const SPOOL_GRACE_MS = 10_000;
+/** How long a stop waits for what costs nothing to leave undone: upkeep, free questions, idle connections. */
+const UPKEEP_GRACE_MS = 5_000;
+/** Connections that are busy even then are cut off. */
+const CUT_OFF_MS = 1_000;
 
 export interface Worker {
   /** Resolves when the process is ready. Throws `schema_not_migrated`, `schema_too_old`. */
@@ -176,6 +183,8 @@ export function createWorker(options: ProcessOptions = {}): Worker {
 
   let prepared: Promise<void> | undefined;
   let started = false;
+  let isPrepared = false;
+  const stopRequest = new AbortController();
 
   /** Once; after a failure, a database that was away or not migrated, the next call tries again. */
   const prepare = (): Promise<void> => {
@@ -187,6 +196,7 @@ export function createWorker(options: ProcessOptions = {}): Worker {
       await spool.check();
       // Before anything is dispatched: what the last run of this process learned, it knows again.
       await replay().catch(trouble('replay'));
+      isPrepared = true;
     })().catch((error: unknown) => {
       prepared = undefined;
       throw explainDatabaseError(error);
@@ -199,7 +209,8 @@ export function createWorker(options: ProcessOptions = {}): Worker {
       return inFlight.size;
     },
     async start() {
-      await prepare();
+      // A database that keeps silent must not keep a stop waiting.
+      await unlessGivenUp(stopRequest.signal, prepare);
       if (started || stopping !== undefined) return;
       started = true;
       emit('process:started', { role: 'worker', worker });
@@ -219,22 +230,31 @@ export function createWorker(options: ProcessOptions = {}): Worker {
     stop() {
       stopping ??= (async () => {
         emit('process:stopping', { role: 'worker', worker, inFlight: inFlight.size });
-        await prepared?.catch(() => {});
-        await dispatching.stop();
+        stopRequest.abort();
+        listener.stop();
+        // What the round under way admits is kept from being sent, and goes back.
+        const lastRound = dispatching.stop();
         // Never abort a paid POST because a process wants to stop: each ends within its own deadline.
         while (posting.size > 0) await Promise.allSettled(posting);
         // Their outcomes are in the spool, so a database that is away keeps nobody waiting.
         const patience = setTimeout(() => giveUp.abort(), SETTLE_GRACE_MS);
-        while (inFlight.size > 0) await Promise.all(inFlight);
-        await guard.keep();
+        const settled = async () => {
+          await unlessGivenUp(giveUp.signal, () => lastRound);
+          while (inFlight.size > 0) await Promise.all(inFlight);
+          await guard.keep();
+        };
+        await withDeadline(settled(), SETTLE_GRACE_MS + SPOOL_GRACE_MS, undefined);
         clearTimeout(patience);
-        await Promise.all(checks);
-        await replaying.stop();
-        await rescuing.loop.stop();
-        listener.stop();
-        await queue.stop();
-        await setup.closeProviders();
-        await database.close();
+        const upkeep = [
+          prepared,
+          ...checks,
+          replaying.stop(),
+          rescuing.loop.stop(),
+          queue.stop(),
+          setup.closeProviders(),
+        ];
+        await withDeadline(Promise.allSettled(upkeep), isPrepared ? UPKEEP_GRACE_MS : 0, undefined);
+        await database.close(CUT_OFF_MS);
         emit('process:stopped', { role: 'worker', worker });
       })();
       return stopping;

@@ -27,6 +27,8 @@ export interface StoreRequest {
   readonly file: ResultFile;
   /** For the whole download, redirects and body included. */
   readonly timeoutMs: number;
+  /** Aborted: given up at once, with nothing left behind. */
+  readonly giveUp?: AbortSignal;
 }
 
 /** Keeps the finished files of a request. */
@@ -59,10 +61,14 @@ export function createDirectoryStorage(options: DirectoryStorageOptions): Result
   let closing: Promise<void> | undefined;
 
   return {
-    async fetchAndStore({ requestId, file, timeoutMs }) {
+    async fetchAndStore({ requestId, file, timeoutMs, giveUp }) {
       const deadline = new AbortController();
       const expire = () => deadline.abort(new StoreFault('transport', 'download_timeout'));
       const timer = setTimeout(expire, Math.min(timeoutMs, MAX_TIMER_MS));
+      // Added and removed by hand: this signal outlives many downloads.
+      const end = () => deadline.abort(new StoreFault('transport', 'given_up'));
+      giveUp?.addEventListener('abort', end, { once: true });
+      if (giveUp?.aborted === true) end();
       let httpStatus: number | null = null;
       try {
         requireFileName(requestId, file.index);
@@ -83,6 +89,7 @@ export function createDirectoryStorage(options: DirectoryStorageOptions): Result
         };
       } finally {
         clearTimeout(timer);
+        giveUp?.removeEventListener('abort', end);
       }
     },
 

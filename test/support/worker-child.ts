@@ -20,7 +20,7 @@ const child = (role === 'worker' ? createWorker : createPoller)({
   credentials: () => (withholdKey === true ? new Promise<string>(() => undefined) : apiKey),
   onEvent: (name, event) => say({ name, event }),
 });
-process.once('SIGTERM', () => {
+process.on('SIGTERM', () => {
   void child.stop().then(() => process.exit(0));
 });
 await child.start();
