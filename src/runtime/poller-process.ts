@@ -23,7 +23,7 @@ const RESCUE_POOL_MAX = 3;
 const READ_TIMEOUT_MS = 15_000;
 const DOWNLOAD_TIMEOUT_MS = 300_000;
 /** From the call of `stop`: how long downloads under way may go on before they are left to another poller. */
-const DOWNLOAD_GRACE_MS = 15_000;
+const DOWNLOAD_GRACE_MS = 10_000;
 /** From there: how long a stop waits for the rest, none of which costs anything when it is left undone. */
 const UPKEEP_GRACE_MS = 10_000;
 /** Connections that are busy even then are cut off. */
