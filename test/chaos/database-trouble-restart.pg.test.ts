@@ -4,14 +4,15 @@ import { type PostgresProxy, postgresProxy } from '../support/postgres-proxy.ts'
 import { type Manner, type PrivateServer, startPrivateServer } from '../support/private-server.ts';
 import { cpuMs } from '../support/process-figures.ts';
 import { hold } from '../support/raw-provider.ts';
+import { openTestDatabase } from '../support/test-database.ts';
 import { waitFor } from '../support/wait-for.ts';
 import { openWorld, type World } from '../support/world.ts';
 
 // PostgreSQL itself ends, in every manner, under real processes with POSTs on the wire.
 
 const POSTS = 10;
-/** What a test waits for while the database is away: attempts to reach it, not time. */
-const KNOCKS = 6;
+/** What a test waits for while the database is away: attempts to reach it, not time. About ten seconds in the last. */
+const KNOCKS: Readonly<Record<Manner, number>> = { fast: 6, immediate: 6, kill: 40 };
 
 let server: PrivateServer;
 beforeAll(async () => {
@@ -63,8 +64,8 @@ describe.each<Manner>(['fast', 'immediate', 'kill'])(
         proxy.attempts.length,
       ];
       for (const call of world.raw.posts) call.accept();
-      await waitFor(() => proxy.attempts.length >= tried + KNOCKS, {
-        what: `${KNOCKS} attempts to reach it`,
+      await waitFor(() => proxy.attempts.length >= tried + KNOCKS[manner], {
+        what: `${KNOCKS[manner]} attempts to reach it`,
       });
       const awayMs = performance.now() - begun;
       const knocks = proxy.attempts.length - tried;
@@ -114,6 +115,68 @@ describe.each<Manner>(['fast', 'immediate', 'kill'])(
     });
   },
 );
+
+describe('a primary that a hot standby takes over from, with a POST on the wire', () => {
+  it('holds submissions back while nobody takes writes, and the outcome is stored by whoever does', {
+    timeout: 120_000,
+  }, async () => {
+    await using standby = await server.addStandby();
+    const { world, proxy, worker, poller } = await fleet();
+    world.raw.onPost = hold;
+    const id = await world.song('one');
+    const call = await world.raw.post(1);
+    const name = new URL(world.database.connectionString).pathname;
+    const url = new URL(standby.connectionString);
+    url.pathname = name;
+    const promoted = openTestDatabase(url.href, async () => undefined);
+    onTestFinished(() => promoted.drop());
+    const stored = async (of: string) =>
+      (
+        await promoted.query(
+          'select state, provider_task_id as task from onetake.generation_requests where id = $1',
+          [of],
+        )
+      )[0];
+    await waitFor(
+      async () =>
+        (
+          await promoted
+            .query(`select from onetake.generation_requests where state = 'submitting'`)
+            .catch(() => [])
+        ).length === 1,
+      { what: 'the standby to have the intent' },
+    );
+    // The address leads to the standby now, which nobody has promoted yet.
+    proxy.pass(standby.port);
+    const later = await world.song('later');
+    await waitFor(async () => (await stored(later))?.['state'] === 'queued', {
+      what: 'the standby to have the next',
+    });
+    call.accept('paid-for');
+    const inTrouble = (child: Child) =>
+      linesOf(child, 'process:trouble').some((line) => line.event?.errorCode === '25006');
+    await waitFor(() => inTrouble(worker) && inTrouble(poller), {
+      what: 'both to find it read-only',
+      timeoutMs: 40_000,
+    });
+    expect(await promoted.query('select pg_is_in_recovery() as standby')).toEqual([{ standby: true }]);
+
+    await server.stop('immediate');
+    await standby.query('select pg_promote()');
+    await waitFor(async () => (await stored(id))?.['state'] === 'accepted', {
+      what: 'the outcome to be stored by the new primary',
+      timeoutMs: 40_000,
+    });
+    expect(await stored(id)).toEqual({ state: 'accepted', task: 'paid-for' });
+    expect(world.posts()).toBe(1);
+    expect(
+      await promoted.query(
+        'select consecutive_failures from onetake.circuit_breakers where consecutive_failures > 0',
+      ),
+    ).toEqual([]);
+    for (const child of [worker, poller]) expect(child.stderr()).toBe('');
+  });
+});
 
 /** Both processes hear notifications again. */
 async function listens(world: World): Promise<void> {
