@@ -95,24 +95,26 @@ describe.each(['forced_open', 'forced_closed'] as const)(
       );
       expect(world.transitionEvents()).toHaveLength(transitions.length);
     });
-
-    it('grants no second probe when the first is lost under it, and one at the release', async () => {
-      const world = await openBreakerWorld();
-      await world.opened(4);
-      await world.probe();
-      await world.client.overrideBreaker({ name: MUSIC, mode: 'forced_open', ...NOTE });
-      await world.passTime(LEASE_MS + 1);
-      await rescue(world.ctx);
-      await world.passTime(COOLDOWN_MS);
-      expect(await world.round()).toEqual([]);
-      expect(await world.status()).toMatchObject({ state: 'open', effective_state: 'forced_open' });
-      await release(world);
-      expect(await world.status()).toMatchObject({ effective_state: 'probe_due' });
-      expect(await world.round()).toHaveLength(1);
-      expect(await world.round()).toEqual([]);
-    });
   },
 );
+
+describe('a half-open breaker that is forced open until its probe is lost', () => {
+  it('grants no second probe when the first is lost under it, and one at the release', async () => {
+    const world = await openBreakerWorld();
+    await world.opened(4);
+    await world.probe();
+    await world.client.overrideBreaker({ name: MUSIC, mode: 'forced_open', ...NOTE });
+    await world.passTime(LEASE_MS + 1);
+    await rescue(world.ctx);
+    await world.passTime(COOLDOWN_MS);
+    expect(await world.round()).toEqual([]);
+    expect(await world.status()).toMatchObject({ state: 'open', effective_state: 'forced_open' });
+    await release(world);
+    expect(await world.status()).toMatchObject({ effective_state: 'probe_due' });
+    expect(await world.round()).toHaveLength(1);
+    expect(await world.round()).toEqual([]);
+  });
+});
 
 function release(world: BreakerWorld): Promise<unknown> {
   return world.client.overrideBreaker({ name: MUSIC, mode: 'released', ...NOTE });

@@ -12,6 +12,7 @@ import {
   waitForListeners,
 } from '../support/breaker-world.ts';
 import { laneOf } from '../support/lifecycle-context.ts';
+import { waitFor } from '../support/wait-for.ts';
 import { jobRows } from '../support/world.ts';
 
 const fails = () => answered(502);
@@ -196,18 +197,27 @@ update onetake.submission_attempts set slot_freed_at = null`,
     expect(await world.request(ids[1]?.id as string)).toMatchObject({ state: 'queued', submissions: 0 });
   });
 
-  it('is probed though nobody is told: the session that listens was ended', async () => {
+  it.each([
+    ['no notice is sent', false],
+    ['the session that listens was ended', true],
+  ])('is probed by a worker that is not told, since %s', async (_why, isCut) => {
     const world = await openBreakerWorld();
     await world.opened(2);
     world.raw.onPost = () => undefined;
     const worker = world.worker();
     await worker.start();
     await waitForListeners(world, 1);
-    await world.database.query(`select pg_terminate_backend(pid) from pg_stat_activity
+    // The round that submits this one has seen when the other lane is due.
+    await world.song('video', { operation: 'video-to-music' });
+    await world.raw.post(1);
+    if (isCut) {
+      await world.database.query(`select pg_terminate_backend(pid) from pg_stat_activity
 where datname = current_database() and query ilike 'listen onetake'`);
+    }
     await world.database.query(`update onetake.circuit_breakers
 set retry_at = clock_timestamp(), opened_at = least(opened_at, clock_timestamp()) where state = 'open'`);
-    await world.raw.post(1);
+    // Before the first one's deadline, whose end would wake it.
+    await waitFor(() => world.raw.posts[1], { what: 'the probe', timeoutMs: 6_000 });
     expect(await world.breaker()).toMatchObject({ state: 'half_open' });
   });
 
