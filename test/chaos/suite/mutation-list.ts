@@ -270,7 +270,7 @@ export const MUTATIONS: readonly Mutation[] = [
   },
   {
     name: 'intent_may_vanish',
-    minutes: 4,
+    testsOnly: true,
     breaks: 'the commit of the intent is as asynchronous as the role says',
     edits: [
       edit(
@@ -279,6 +279,7 @@ export const MUTATIONS: readonly Mutation[] = [
         'where false',
       ),
     ],
+    tests: [{ project: 'postgres', file: 'test/chaos/durability.pg.test.ts' }],
   },
   {
     name: 'late_answers_dropped',

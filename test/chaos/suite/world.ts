@@ -118,7 +118,9 @@ export async function openWorld(options: WorldOptions): Promise<ChaosWorld> {
 
 function textsIn(directory: string): string[] {
   try {
-    return readdirSync(directory).flatMap((name) => textOf(join(directory, name)) ?? []);
+    // Beside them lies a note of the databases that were seen.
+    const names = readdirSync(directory).filter((name) => name !== 'installations.json');
+    return names.flatMap((name) => textOf(join(directory, name)) ?? []);
   } catch {
     return [];
   }
