@@ -10,13 +10,16 @@ export interface Clock {
 }
 
 /**
- * Ms gone by since `start`, by whichever of the two clocks says more: a suspended machine stops the one,
- * a corrected wall clock the other.
+ * Ms gone by since it was started, at most a few too many. Between any two readings the clock counts that says
+ * more: a suspended machine stops the one, a corrected wall clock the other, and one may follow on the other.
  */
-export function elapsedMs(clock: Clock, start: { wall: number; monotonic: number }): number {
-  return Math.max(clock.now() - start.wall, clock.monotonic() - start.monotonic);
-}
-
-export function startOf(clock: Clock): { wall: number; monotonic: number } {
-  return { wall: clock.now(), monotonic: clock.monotonic() };
+export function stopwatch(clock: Clock): () => number {
+  let elapsed = 0;
+  let [wall, monotonic] = [clock.now(), clock.monotonic()];
+  return () => {
+    const [wallBefore, monotonicBefore] = [wall, monotonic];
+    [wall, monotonic] = [clock.now(), clock.monotonic()];
+    elapsed += Math.max(0, wall - wallBefore, monotonic - monotonicBefore);
+    return elapsed;
+  };
 }

@@ -1,7 +1,7 @@
 import { randomUUID } from 'node:crypto';
 import { type AdmissionBlock, decideAdmission } from '../core/admission.ts';
 import { type BreakerOverride, decidePermit, overrideAt, type Permit } from '../core/circuit-breaker.ts';
-import { elapsedMs, startOf } from '../core/clock.ts';
+import { stopwatch } from '../core/clock.ts';
 import { type Account, lockAccountToAdmit } from '../postgres/accounts.ts';
 import {
   breakerName,
@@ -56,8 +56,8 @@ export async function admit(ctx: SubmissionContext, lane: Lane, options: AdmitOp
   const settings = ctx.settingsOf(lane.operation);
   const budgetMs = settings.leaseMs - settings.deadlines.submissionMs - SEND_MARGIN_MS;
   // Before A's first statement: the lease, which A writes by the database's clock, can only end later.
-  const start = startOf(ctx.clock);
-  const maySend = () => elapsedMs(ctx.clock, start) < budgetMs;
+  const elapsedMs = stopwatch(ctx.clock);
+  const maySend = () => elapsedMs() < budgetMs;
   // The ids outlive a retry of the transaction, so that a lost COMMIT can be asked about.
   const attemptIds = Array.from({ length: options.wanted }, () => randomUUID());
   const plan = await commitPlan(ctx, lane, attemptIds, options, maySend);

@@ -69,7 +69,11 @@ export interface World {
   /** A worker or poller in an operating-system process of its own, killed with the test; resolves when it runs. */
   child(
     role: 'worker' | 'poller',
-    options?: { readonly withholdKey?: boolean; readonly connectionString?: string },
+    options?: {
+      readonly withholdKey?: boolean;
+      readonly obeys?: boolean;
+      readonly connectionString?: string;
+    },
   ): Promise<Child>;
   /** Enqueues one song; its prompt is the key unless one is given. */
   song(requestKey: string, options?: SongOptions): Promise<string>;
