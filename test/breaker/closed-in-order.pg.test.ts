@@ -142,6 +142,32 @@ describe('a closed breaker whose workers died before they could tell it', () => 
     expect(await world.breaker()).toMatchObject({ state: 'closed', consecutive_failures: 3 });
   });
 
+  it('is told of twelve hundred in the same order, a part of them at a time', async () => {
+    const world = await openBreakerWorld();
+    await world.database.query(`with made as (
+  insert into onetake.generation_requests (account, operation, request_key, fields, payload_digest)
+  select 'default', 'text-to-music', n::text, '{"prompt": "a song"}', repeat('0', 64) from generate_series(1, 1200) n
+  returning id, request_key::int as n
+)
+insert into onetake.submission_attempts (id, request_id, attempt, account, operation, breaker_name, generation,
+  hold_epoch, is_probe, worker, started_at, lease_expires_at, window_until, slot_until, quarantine_until,
+  settled_at, settled_by, phase, health, certainty, reason)
+select gen_random_uuid(), id, 1, 'default', 'text-to-music', '${MUSIC}', 1, 0, false, 'dead', now(), now(), now(), now(),
+  now(), now() - interval '1 min' + n * interval '1 ms', 'worker', 'answered',
+  case when n % 3 = 0 and n < 1200 then 'success' else 'dependency_failure' end, 'unknown', 'server_error'
+from made`);
+    await rescue(world.ctx);
+    const told =
+      await world.database.query(`select health_effect as effect, count(*)::int as n, min(request_key::int) as first
+from onetake.submission_attempts a join onetake.generation_requests r on r.id = a.request_id group by 1 order by 3`);
+    expect(told).toEqual([
+      { effect: 'counted', n: 800, first: 1 },
+      { effect: 'reset', n: 399, first: 3 },
+      { effect: 'opened', n: 1, first: 1200 },
+    ]);
+    expectChain(await world.transitions(), ['failure_threshold']);
+  });
+
   it('waits for none of them that somebody has locked, and is told of that one later', async () => {
     const world = await openBreakerWorld();
     const locked = await recorded(world, fails());

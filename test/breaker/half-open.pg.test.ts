@@ -1,6 +1,7 @@
 import { describe, expect, it } from 'vitest';
 import { applyHealth } from '../../src/lifecycle/apply-health.ts';
 import { rescue } from '../../src/lifecycle/rescue.ts';
+import { submit } from '../../src/lifecycle/submit.ts';
 import type { AdmittedAttempt } from '../../src/postgres/submission-attempts.ts';
 import {
   answered,
@@ -13,12 +14,14 @@ import {
   NEUTRAL,
   openBreakerWorld,
 } from '../support/breaker-world.ts';
+import { IMPATIENT } from '../support/world.ts';
 
 const fails = () => answered(502);
 const accepts = () => answered(202);
 const PROBED = ['failure_threshold', 'probe_granted'];
 
 describe('a half-open breaker', () => {
+  // 1.45
   it('has written breaker, attempt and request before anything is sent', async () => {
     const { world, probe } = await halfOpen();
     expect(await world.breaker()).toMatchObject({
@@ -204,6 +207,22 @@ set retry_at = opened_at + interval '5 s' where state = 'open'`);
     call.answer(502);
     await ran;
     expect(world.posts()).toBe(1);
+  });
+
+  // 1.18
+  it('opens again at its worker’s own deadline, when the provider’s promise never settles', async () => {
+    const { world, probe } = await halfOpen(0, { operation: IMPATIENT });
+    const provider = { submit: () => new Promise(() => undefined) };
+    const ctx = await world.process({ providerNamed: () => provider as never });
+    const outcome = await submit(ctx, probe, 'sonilo', () => true);
+    await world.settle(probe, outcome, ctx);
+    expect(await world.attempt(probe.requestId)).toMatchObject({
+      settled_by: 'worker',
+      error_code: 'provider_silent',
+      certainty: 'unknown',
+    });
+    expect(await world.request(probe.requestId)).toMatchObject({ state: 'ambiguous' });
+    expectChain(await world.transitions(), [...PROBED, 'probe_failed']);
   });
 
   // 2.32

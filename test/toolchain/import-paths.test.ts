@@ -29,7 +29,10 @@ function pathBetween(start: string, isTarget: (name: string) => boolean): string
   return [];
 }
 
-const isBreakerFile = (name: string) => /(^|\/)(circuit-breakers?|apply-health)[^/]*$/.test(name);
+const isBreakerFile = (name: string) =>
+  /(^|\/)(circuit-breakers?|breaker-history|health-due|probe|probe-candidates|announce|apply-health)\.ts$/.test(
+    name,
+  );
 
 describe('import paths', () => {
   test('are read from static, re-exporting, side-effect and dynamic imports, not from type imports', () => {
