@@ -1,12 +1,16 @@
 import { describe, expect, onTestFinished, test } from 'vitest';
 import type { InstallationMark } from '../../src/core/installation.ts';
+import { outcomeOfResponse } from '../../src/core/outcome.ts';
 import { createClient } from '../../src/index.ts';
 import { admit } from '../../src/lifecycle/admit.ts';
+import { recordOutcome } from '../../src/lifecycle/record-outcome.ts';
 import { checkInstallation } from '../../src/postgres/installation.ts';
+import type { AdmittedAttempt } from '../../src/postgres/submission-attempts.ts';
 import { copyDatabase } from '../support/database-copy.ts';
 import { insertAttempt, settledAs } from '../support/fixtures.ts';
 import { laneOf, lifecycleContext } from '../support/lifecycle-context.ts';
 import { hold } from '../support/raw-provider.ts';
+import { spooledOutcome } from '../support/spooled.ts';
 import type { TestDatabase } from '../support/test-database.ts';
 import { waitFor } from '../support/wait-for.ts';
 import { openWorld, rowPrints, type World } from '../support/world.ts';
@@ -290,6 +294,69 @@ commit`);
     expect(await world.database.query('select doubt from onetake.installation')).toEqual([
       { doubt: 'intent_lost' },
     ]);
+  });
+
+  test('under a later attempt that is refused while the first is on the wire: frozen, not sent a third time', async () => {
+    const world = await openWorld({ provider: 'raw' });
+    world.raw.onPost = hold;
+    const id = await world.song('twice on the wire');
+    const worker = world.worker({ name: 'the one that knows' });
+    await worker.start();
+    const first = await world.raw.post(1);
+    // Restored, resumed in haste, and submitted by another worker, before this one can tell.
+    await world.database.query(`begin;
+set local session_replication_role = replica;
+delete from onetake.submission_attempts where request_id = '${id}';
+update onetake.generation_requests set state = 'submitting', submissions = 1 where id = '${id}';
+commit`);
+    const ctx = await lifecycleContext({
+      connectionString: world.database.connectionString,
+      config: world.config,
+    });
+    onTestFinished(() => ctx.stop());
+    const later = await insertAttempt(world.database, id, { started_at: new Date(Date.now() + 1_000) });
+    await waitFor(async () => (await world.attempts(id)).length === 2, { what: 'the worker to tell' });
+    const refused = outcomeOfResponse({ status: 429, capacity: 'rate' });
+    const evidence = { phase: 'answered', httpStatus: 429, errorCode: null } as const;
+    await ctx.database.transaction((tx) =>
+      recordOutcome(
+        ctx,
+        tx,
+        { requestId: id, attemptId: later },
+        {
+          ...refused,
+          retryAfterMs: null,
+          evidence: { ...evidence, providerTaskId: null, responseAgeMs: 1, closed: true },
+        },
+        'worker',
+      ),
+    );
+    expect(await world.request(id)).toMatchObject({ state: 'ambiguous', state_reason: 'intent_lost' });
+    first.accept('its task');
+    await waitFor(async () => (await world.request(id))['charge'] === 'charged', { what: 'the outcome' });
+    expect(world.posts()).toBe(1);
+  });
+
+  test('by its spool, after a restart: admission stops on that proof', async () => {
+    const world = await openWorld({ provider: 'raw' });
+    const id = await world.song('in the spool');
+    const ctx = await lifecycleContext({
+      connectionString: world.database.connectionString,
+      config: world.config,
+    });
+    onTestFinished(() => ctx.stop());
+    const batch = await admit(ctx, await laneOf(ctx), { wanted: 1 });
+    if (!('attempts' in batch)) throw new Error(`blocked: ${batch.blockedBy}`);
+    const [{ fields, ...intent }] = batch.attempts as [AdmittedAttempt];
+    await ctx.spool.keep({ intent, outcome: spooledOutcome().outcome });
+    await forget(world, id);
+    await world.song('another');
+    expect(await world.worker().runOnce()).toBe(0);
+    expect(await world.request(id)).toMatchObject({ state: 'accepted', provider_task_id: 'a-task' });
+    expect(await world.database.query('select doubt from onetake.installation')).toEqual([
+      { doubt: 'intent_lost' },
+    ]);
+    expect(fields).toBeDefined();
   });
 
   test('under a later attempt that was admitted meanwhile: frozen, and never sent a third time', async () => {
