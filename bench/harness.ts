@@ -110,6 +110,7 @@ select 'submit/' || account || '/' || $2, jsonb_build_object('requestId', id), i
 set local session_replication_role = replica;
 truncate onetake.generation_requests, onetake.submission_attempts cascade;
 truncate onetake_queue.job;
+select onetake.confirm_installation('bench', 'emptied on purpose');
 commit`);
       for (const table of ['circuit_breakers', 'accounts']) await query(`vacuum onetake.${table}`);
     },

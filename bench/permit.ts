@@ -7,7 +7,7 @@ import { randomUUID } from 'node:crypto';
 import { RATE_WINDOW_MS } from '../src/core/admission.ts';
 import { admit } from '../src/lifecycle/admit.ts';
 import { takeJobs } from '../src/lifecycle/take-jobs.ts';
-import { lockAccount } from '../src/postgres/accounts.ts';
+import { lockAccountToAdmit } from '../src/postgres/accounts.ts';
 import { countLoad, type Lane } from '../src/postgres/lanes.ts';
 import { admitRequests } from '../src/postgres/submission-attempts.ts';
 import { argument, type Bench, BREAKER, load, median, orGivesUp, percentile, startBench } from './harness.ts';
@@ -31,7 +31,7 @@ const withoutBreaker: Run = async ({ ctx }, lane, k) => {
   const attemptIds = Array.from({ length: k }, () => randomUUID());
   const attempts = await ctx.database.retryingTransaction(
     async (tx) => {
-      await lockAccount(tx, lane.account);
+      await lockAccountToAdmit(tx, lane.account, ctx.guard.mark);
       const { now } = await countLoad(tx, lane.account, lane.operation);
       const { eligible } = await takeJobs(ctx.queue, tx, lane, k, now);
       const leaseEnd = now.getTime() + leaseMs;

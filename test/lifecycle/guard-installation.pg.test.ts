@@ -3,6 +3,7 @@ import type { InstallationMark } from '../../src/core/installation.ts';
 import { outcomeOfResponse } from '../../src/core/outcome.ts';
 import { createClient } from '../../src/index.ts';
 import { admit } from '../../src/lifecycle/admit.ts';
+import { InstallationGuard } from '../../src/lifecycle/guard-installation.ts';
 import { recordOutcome } from '../../src/lifecycle/record-outcome.ts';
 import { checkInstallation } from '../../src/postgres/installation.ts';
 import type { AdmittedAttempt } from '../../src/postgres/submission-attempts.ts';
@@ -150,6 +151,45 @@ describe('transaction A', () => {
     const { world, ctx } = await prepared();
     await world.database.query('update onetake.installation set system_identifier = null, timeline = null');
     expect(await admit(ctx, await laneOf(ctx), { wanted: 1 })).toHaveProperty('attempts');
+  });
+});
+
+describe('a look', () => {
+  test('is made each second and after a reconnect, and each change is said once', async () => {
+    const { world, ctx } = await prepared();
+    const events: string[] = [];
+    let at = 0;
+    let looks = 0;
+    const database = Object.assign(Object.create(ctx.database), {
+      executeSql: (text: string, values: unknown[]) => {
+        looks++;
+        return ctx.database.executeSql(text, values);
+      },
+    });
+    const clock = { now: () => at, monotonic: () => at };
+    const guard = new InstallationGuard({ database, emit: (name) => events.push(name), clock, worker: 'w' });
+    expect(await guard.recognises()).toBe(true);
+    expect(await guard.recognises()).toBe(true);
+    expect(looks).toBe(1);
+    await world.database.query('update onetake.installation set timeline = timeline + 1');
+    at += 999;
+    expect(await guard.recognises()).toBe(true);
+    at += 1;
+    for (let look = 0; look < 3; look++) {
+      expect(await guard.recognises()).toBe(false);
+      at += 1_000;
+    }
+    await world.database.query('update onetake.installation set timeline = timeline - 1');
+    for (let look = 0; look < 3; look++) {
+      expect(await guard.recognises()).toBe(true);
+      at += 1_000;
+    }
+    expect(events).toEqual(['installation:unrecognised', 'installation:recognised']);
+    const before = looks;
+    await guard.recognises();
+    guard.reconnected();
+    await guard.recognises();
+    expect(looks).toBe(before + 2);
   });
 });
 
