@@ -169,7 +169,12 @@ async function sendJob(
     await inSavepoint(tx, 'onetake_job', () => queue.send(tx, request, null));
   } catch (error) {
     if (error instanceof OnetakeError) throw error;
-    await markJobDue(tx, request.id);
+    try {
+      await markJobDue(tx, request.id);
+    } catch {
+      // The transaction is beyond that, and why tells more, to whoever may run it again.
+      throw error;
+    }
   }
 }
 

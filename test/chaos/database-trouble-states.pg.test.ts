@@ -149,5 +149,8 @@ grant execute on all functions in schema ${schema} to ${role.name}`);
     expect(await world.breaker()).toMatchObject({ state: 'closed', consecutive_failures: 0, generation: 1 });
     expect(await world.transitions()).toEqual([]);
     expect(told().length).toBeLessThan(16);
+    await waitFor(() => world.events.some(({ name }) => name === 'process:recovered'), {
+      what: 'the end of the trouble to be told',
+    });
   });
 });

@@ -1,7 +1,10 @@
-import { expect, it } from 'vitest';
+import { expect, it, onTestFinished } from 'vitest';
 import { createClient } from '../../src/index.ts';
+import { rescue } from '../../src/lifecycle/rescue.ts';
 import { insertAmbiguous, insertRequest } from '../support/fixtures.ts';
+import { lifecycleContext } from '../support/lifecycle-context.ts';
 import { createTestDatabase } from '../support/test-database.ts';
+import { openWorld } from '../support/world.ts';
 
 const NOTE = { actor: 'ada', reason: 'looked it up' };
 
@@ -60,4 +63,25 @@ it('a client over a pool of one answers everybody who calls at once, beside tran
     { state: 'succeeded', count: 1 },
   ]);
   expect(await database.query(`select from onetake_queue.job where state = 'created'`)).toHaveLength(12);
+});
+
+it('a rescue over one connection sends what is due, makes a lane its queue first, and does not hang', async () => {
+  const world = await openWorld({ provider: 'raw' });
+  const ctx = await lifecycleContext({
+    connectionString: world.database.connectionString,
+    config: world.config,
+    poolMax: 1,
+  });
+  onTestFinished(() => ctx.stop());
+  await world.database.query(`insert into onetake.accounts (name, provider, requests_per_minute, max_concurrent_generations)
+values ('unseen', 'sonilo', 60, 4)`);
+  const ids = [
+    await insertRequest(world.database, { job_due: true }),
+    await insertRequest(world.database, { job_due: true, account: 'unseen' }),
+  ];
+  await rescue(ctx);
+  const jobs = await world.database.query(
+    `select singleton_key as id from onetake_queue.job where state = 'created'`,
+  );
+  expect(jobs.map((job) => job['id']).sort()).toEqual(ids.sort());
 });

@@ -60,7 +60,9 @@ export async function postgresProxy(target: string): Promise<PostgresProxy> {
       if (--fault.times === 0) faults.delete(fault);
       const parameters = [...text.matchAll(/\$(\d+)/g)].map(([, n]) => Number(n));
       const given = Array.from({ length: Math.max(0, ...parameters) }, (_, n) => `$${n + 1}::text`);
-      return `select public.onetake_fault('${fault.code}', array[${given.join(', ')}]::text[])`;
+      const raise = `select public.onetake_fault('${fault.code}', array[${given.join(', ')}]::text[])`;
+      // A COMMIT that fails ends the transaction all the same.
+      return text === 'commit' ? `rollback; ${raise}` : raise;
     }
     return text;
   };
