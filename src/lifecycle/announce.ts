@@ -4,7 +4,7 @@ import type { RescueContext } from './context.ts';
 import { withDeadline } from './pause.ts';
 
 /** The probe's POST may be next, and its send budget runs. */
-const MARK_WITHIN_MS = 500;
+const MARK_WITHIN_MS = 100;
 
 /**
  * The event of a transition that was committed just now, then the mark that it is out. In this order: a
