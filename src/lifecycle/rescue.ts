@@ -23,6 +23,8 @@ import { recordOutcome, reportRecorded } from './record-outcome.ts';
 // the row's own lock and state, so that two rescuers, or a rescuer and a live worker, do no harm.
 
 const BATCH = 100;
+/** Batches of one kind in one round: a great many of them must not keep the other kinds waiting. */
+const BATCHES = 10;
 
 /** A row that somebody has locked is left for the next round: one stuck transaction must not stop all rescue. */
 const PATIENCE = { lockTimeoutMs: 250, tries: 1 } as const;
@@ -91,9 +93,31 @@ const LOST: SubmissionOutcome = {
 
 /** The lease is over and nobody told: the outcome is unknown, so the request is frozen. */
 async function rescueEndedLeases(ctx: RescueContext, failures: unknown[]): Promise<number> {
-  return each(await listEndedLeases(ctx.database, BATCH), failures, (attempt) =>
-    rescueEndedLease(ctx, attempt),
-  );
+  // Rows that can't be put right now must not stand in front of those that can.
+  const passedOver: string[] = [];
+  return inBatches(async () => {
+    const ended = await ctx.database.transaction((tx) => listEndedLeases(tx, BATCH, passedOver));
+    let count = 0;
+    for (const attempt of ended) {
+      const done = await each([attempt], failures, () => rescueEndedLease(ctx, attempt));
+      if (done === 0) passedOver.push(attempt.attemptId);
+      count += done;
+    }
+    return { seen: ended.length, count };
+  });
+}
+
+/** Until one isn't full. */
+async function inBatches(
+  batch: () => Promise<{ readonly seen: number; readonly count: number }>,
+): Promise<number> {
+  let total = 0;
+  for (let n = 0; n < BATCHES; n++) {
+    const { seen, count } = await batch();
+    total += count;
+    if (seen < BATCH) break;
+  }
+  return total;
 }
 
 async function rescueEndedLease(
@@ -144,9 +168,11 @@ async function finishHealth(ctx: RescueContext, failures: unknown[]): Promise<nu
 }
 
 async function expireRequests(ctx: RescueContext): Promise<number> {
-  const expired = await ctx.database.retryingTransaction((tx) => expireOverdue(tx, BATCH), PATIENCE);
-  for (const requestId of expired) ctx.emit('request:expired', { requestId });
-  return expired.length;
+  return inBatches(async () => {
+    const expired = await ctx.database.retryingTransaction((tx) => expireOverdue(tx, BATCH), PATIENCE);
+    for (const requestId of expired) ctx.emit('request:expired', { requestId });
+    return { seen: expired.length, count: expired.length };
+  });
 }
 
 /**
@@ -155,7 +181,15 @@ async function expireRequests(ctx: RescueContext): Promise<number> {
  * a pooler may not have.
  */
 async function sendDueJobs(ctx: RescueContext): Promise<number> {
-  for (const { account, operation } of await listLanesOfDueJobs(ctx.database, BATCH)) {
+  const passedOver: string[] = [];
+  return inBatches(() => sendDueBatch(ctx, passedOver));
+}
+
+async function sendDueBatch(
+  ctx: RescueContext,
+  passedOver: string[],
+): Promise<{ readonly seen: number; readonly count: number }> {
+  for (const { account, operation } of await listLanesOfDueJobs(ctx.database, BATCH, passedOver)) {
     try {
       // A lane that nobody has configured yet has no queue; making one again changes nothing.
       await ctx.database.transaction((tx) => ctx.queue.ensureQueue(account, operation, tx));
@@ -164,27 +198,29 @@ async function sendDueJobs(ctx: RescueContext): Promise<number> {
     }
   }
   return ctx.database.retryingTransaction(async (tx) => {
-    let sent = 0;
-    for (const request of await lockJobDue(tx, BATCH)) {
+    let count = 0;
+    const due = await lockJobDue(tx, BATCH, passedOver);
+    for (const request of due) {
       // One row that can't be sent for must not hold up the others.
       await tx.executeSql('savepoint onetake_job');
       try {
         await ctx.queue.send(tx, request, request.notBefore);
         await clearJobDue(tx, request.id);
-        sent++;
+        count++;
       } catch (error) {
         if (isLostConnection(error)) throw error;
         await tx.executeSql('rollback to savepoint onetake_job');
+        passedOver.push(request.id);
       }
       await tx.executeSql('release savepoint onetake_job');
     }
-    return sent;
+    return { seen: due.length, count };
   });
 }
 
 /**
- * The slow sweep: queued rows whose job has vanished (retention, a hand in the queue's tables). The table is
- * the truth and the queue only a wake-up. Pages by id; call it again with the id that it returns.
+ * The slow sweep: queued rows whose job has vanished (retention, a hand in the queue's tables) or has ended or
+ * been taken by somebody's hand. The table is the truth and the queue only a wake-up. Pages by id; call it again with the id that it returns.
  */
 export async function sweepVanishedJobs(ctx: RescueContext, afterId: string | null): Promise<string | null> {
   const page = await listQueued(ctx.database, afterId, 1_000);
@@ -197,6 +233,7 @@ export async function sweepVanishedJobs(ctx: RescueContext, afterId: string | nu
   for (const requests of lanes.values()) {
     const [{ account, operation }] = requests as [RequestDueForJob];
     const ids = requests.map((request) => request.id);
+    await ctx.database.retryingTransaction((tx) => ctx.queue.endStray(tx, account, operation, ids));
     const present = await ctx.queue.listJobs(ctx.database, account, operation, ids);
     for (const id of ids.filter((id) => !present.has(id))) {
       await ctx.database.retryingTransaction((tx) => markJobDue(tx, id));

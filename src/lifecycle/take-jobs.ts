@@ -29,7 +29,9 @@ export async function takeJobs(
   const jobs = await queue.fetch(tx, lane.account, lane.operation, limit);
   if (jobs.length === 0) return { eligible: [], taken: 0 };
   // A job that somebody made by hand may hold anything; only ids are asked for, and only this lane's answer.
-  const ids = jobs.map((job: WaitingJob) => job.data?.requestId).filter((id) => UUID.test(id));
+  // Two jobs that name one request are one.
+  const named = jobs.map((job: WaitingJob) => job.data?.requestId).filter((id) => UUID.test(id));
+  const ids = [...new Set(named)];
   const locked = new Map((await lockForAdmission(tx, ids, lane)).map((request) => [request.id, request]));
   const eligible: string[] = [];
   const later: { id: string; at: Date }[] = [];

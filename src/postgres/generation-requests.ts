@@ -273,27 +273,35 @@ export interface RequestDueForJob {
 export async function listLanesOfDueJobs(
   sql: Sql,
   limit: number,
+  passedOver: readonly string[] = [],
 ): Promise<{ account: string; operation: string }[]> {
   return rows(
     sql,
     `select distinct account, operation from (
-  select account, operation from onetake.generation_requests where job_due order by not_before limit $1
+  select account, operation from onetake.generation_requests
+  where job_due and id <> all($2::uuid[])
+  order by not_before
+  limit $1
 ) due`,
-    [limit],
+    [limit, passedOver],
   );
 }
 
 /** Rows that say themselves that they want a job. */
-export async function lockJobDue(tx: Sql, limit: number): Promise<RequestDueForJob[]> {
+export async function lockJobDue(
+  tx: Sql,
+  limit: number,
+  passedOver: readonly string[] = [],
+): Promise<RequestDueForJob[]> {
   return rows(
     tx,
     `select id, account, operation, not_before as "notBefore"
 from onetake.generation_requests
-where job_due
+where job_due and id <> all($2::uuid[])
 order by not_before
 limit $1
 for no key update skip locked`,
-    [limit],
+    [limit, passedOver],
   );
 }
 

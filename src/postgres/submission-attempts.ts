@@ -262,15 +262,20 @@ export async function noteRefund(tx: Sql, requestId: string, taskId: string): Pr
 
 /** Attempts whose lease is over and whose outcome nobody wrote. */
 export async function listEndedLeases(
-  sql: Sql,
+  tx: Sql,
   limit: number,
+  passedOver: readonly string[] = [],
 ): Promise<{ attemptId: string; requestId: string }[]> {
   return rows(
-    sql,
-    `select id as "attemptId", request_id as "requestId" from onetake.submission_attempts
-where settled_at is null and lease_expires_at <= now()
-order by lease_expires_at
-limit $1`,
-    [limit],
+    tx,
+    // The lock is given back at once: it only leaves out what somebody holds, however much that is.
+    `select a.id as "attemptId", a.request_id as "requestId"
+from onetake.submission_attempts a
+join onetake.generation_requests r on r.id = a.request_id
+where a.settled_at is null and a.lease_expires_at <= now() and a.id <> all($2::uuid[])
+order by a.lease_expires_at
+limit $1
+for no key update of r skip locked`,
+    [limit, passedOver],
   );
 }

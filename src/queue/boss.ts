@@ -178,7 +178,27 @@ where name = $1 and coalesce(singleton_key, '') = $2 and state <= 'active' and p
     );
   }
 
-  /** Which of these requests of one lane have a job; by the unique index of the queue's policy. */
+  /**
+   * Ends jobs of these requests that somebody has fetched: ours are never active outside the transaction that
+   * completes them, so such a one waits for nobody, and keeps the request's next job out.
+   */
+  async endStray(
+    via: Executor,
+    account: string,
+    operation: string,
+    requestIds: readonly string[],
+  ): Promise<void> {
+    const name = queueName(account, operation);
+    const { rows } = await via.executeSql(
+      `select id from ${QUEUE_SCHEMA}.job
+where name = $1 and coalesce(singleton_key, '') = any($2::text[]) and state = 'active' and policy = 'exclusive'`,
+      [name, requestIds],
+    );
+    const ids = (rows as { id: string }[]).map(({ id }) => id);
+    if (ids.length > 0) await this.#routed(via, () => this.#started.complete(name, ids, null, { db: via }));
+  }
+
+  /** Which of these requests of one lane have a job that waits; by the unique index of the queue's policy. */
   async listJobs(
     via: Executor,
     account: string,
@@ -187,7 +207,7 @@ where name = $1 and coalesce(singleton_key, '') = $2 and state <= 'active' and p
   ): Promise<Set<string>> {
     const { rows } = await via.executeSql(
       `select singleton_key as id from ${QUEUE_SCHEMA}.job
-where name = $1 and coalesce(singleton_key, '') = any($2::text[]) and state <= 'active' and policy = 'exclusive'`,
+where name = $1 and coalesce(singleton_key, '') = any($2::text[]) and state < 'active' and policy = 'exclusive'`,
       [queueName(account, operation), requestIds],
     );
     return new Set(rows.map((row: { id: string }) => row.id));
