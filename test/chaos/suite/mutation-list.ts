@@ -40,10 +40,10 @@ export const MUTATIONS: readonly Mutation[] = [
     edits: [
       edit(
         'src/lifecycle/admit.ts',
-        'const plan = await commitPlan(ctx, lane, attemptIds, options);',
+        'const plan = await commitPlan(ctx, lane, attemptIds, options, maySend);',
         `const plan = await new Promise<AdmissionPlan>((resolve, reject) => {
     early.push(resolve);
-    commitPlan(ctx, lane, attemptIds, options).then(resolve, reject);
+    commitPlan(ctx, lane, attemptIds, options, maySend).then(resolve, reject);
   });`,
       ),
       edit(
@@ -66,8 +66,8 @@ export const MUTATIONS: readonly Mutation[] = [
     edits: [
       edit(
         'src/lifecycle/admit.ts',
-        "return (await wasCommitted(ctx, plan.attempts)) ? plan : { blockedBy: 'no_job' };",
-        'return plan;',
+        'const committed = await wasCommitted(ctx, plan.attempts, maySend);',
+        'const committed = true as boolean | undefined;',
       ),
     ],
   },
