@@ -78,8 +78,8 @@ export const MUTATIONS: readonly Mutation[] = [
       edit('src/lifecycle/record-outcome.ts', '(isLate || !attempt.leaseIsOver)', 'isLate'),
       edit(
         'src/postgres/submission-attempts.ts',
-        'where settled_at is null and lease_expires_at <= now()',
-        'where settled_at is null',
+        'where a.settled_at is null and a.lease_expires_at <= now() and',
+        'where a.settled_at is null and',
       ),
     ],
   },
