@@ -79,7 +79,8 @@ async function openStage(
         await world.passTime(LEASE_MS + 1);
       }
     },
-    files: () => readdir(spool),
+    // Beside the outcomes lies the note of which databases were seen.
+    files: async () => (await readdir(spool)).filter((name) => name !== 'installations.json'),
     events: (name) => told.filter((one) => one.name === name).map(({ event }) => event),
   };
 }
