@@ -19,6 +19,8 @@ export default defineConfig({
           name: 'unit',
           include: ['test/**/*.test.ts'],
           exclude: ['test/**/*.pg.test.ts'],
+          // A command line is a process, and a machine may be busy.
+          testTimeout: 20_000,
         },
       },
       {
