@@ -118,7 +118,7 @@ export async function openWorld(options: WorldOptions = {}): Promise<World> {
     provider instanceof URL ? provider.origin : provider === 'raw' ? raw.url : (await simulator.start()).url;
   const operation = { ...OPERATION, ...options.operation };
   const spoolDirectory = await mkdtemp(join(tmpdir(), 'onetake-spool-'));
-  onTestFinished(() => rm(spoolDirectory, { recursive: true, force: true }));
+  onTestFinished(() => rm(spoolDirectory, { recursive: true, force: true, maxRetries: 5 }));
   const config: OnetakeConfig = {
     providers: { sonilo: { baseUrl } },
     accounts: {
