@@ -31,8 +31,8 @@ export default defineConfig({
           globalSetup: ['test/support/postgres-global-setup.ts'],
           testTimeout: 60_000,
           hookTimeout: 60_000,
-          // Each file has its own database and often child processes: two at once fill a two-core machine.
-          maxWorkers: 2,
+          // Each file has its own database, and often waits for child processes: three at once fill a two-core machine.
+          maxWorkers: 3,
         },
       },
     ],

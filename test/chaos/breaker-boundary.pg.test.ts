@@ -17,7 +17,7 @@ import { openWorld, type Row, type World } from '../support/world.ts';
 
 const PROCESSES = 16;
 const SLOTS = 4;
-const ROUNDS = roundsOr(12);
+const ROUNDS = roundsOr(8);
 const COOLDOWN_MS = 250;
 const CAUSES = [
   'failure_threshold',
