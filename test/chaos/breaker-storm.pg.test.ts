@@ -1,7 +1,13 @@
-import { setTimeout as delay } from 'node:timers/promises';
 import { describe, expect, it } from 'vitest';
 import { expectChain } from '../support/breaker-world.ts';
-import { enqueueMany, type FleetWorker, roundsOr, startFleetWorker, tell } from '../support/fleet.ts';
+import {
+  databaseTimePasses,
+  enqueueMany,
+  type FleetWorker,
+  roundsOr,
+  startFleetWorker,
+  tell,
+} from '../support/fleet.ts';
 import { hold, type ProviderCall } from '../support/raw-provider.ts';
 import { waitFor } from '../support/wait-for.ts';
 import { deadlocks, MUSIC, openWorld, type Row, type World } from '../support/world.ts';
@@ -107,7 +113,7 @@ function operate(world: World, roll: () => number): () => Promise<number> {
           if (error.code !== 'OT002') throw error;
         },
       );
-      await delay(200 + 600 * roll());
+      await databaseTimePasses(world, 200 + 600 * roll());
     }
     return acts;
   })();

@@ -6,6 +6,7 @@ import { rescue } from '../../src/lifecycle/rescue.ts';
 import { settle } from '../../src/lifecycle/settle.ts';
 import { JobQueue } from '../../src/queue/boss.ts';
 import { type LifecycleContext, laneOf, lifecycleContext } from '../support/lifecycle-context.ts';
+import { outcomeOf } from '../support/outcomes.ts';
 import { waitFor } from '../support/wait-for.ts';
 import {
   deadlocks,
@@ -23,28 +24,11 @@ import {
 const OPERATOR = { actor: 'an operator', reason: 'looked it up in the ledger' };
 const LANE = { account: 'default', operation: 'text-to-music' };
 
-function outcome(
+const outcome = (
   changes: Partial<SubmissionOutcome>,
   httpStatus: number | null,
   providerTaskId: string | null = null,
-): SubmissionOutcome {
-  return {
-    health: 'success',
-    certainty: 'accepted',
-    reason: 'task_accepted',
-    alert: false,
-    retryAfterMs: null,
-    ...changes,
-    evidence: {
-      phase: 'answered',
-      httpStatus,
-      errorCode: null,
-      providerTaskId,
-      responseAgeMs: 1,
-      closed: true,
-    },
-  };
-}
+) => outcomeOf(changes, { httpStatus, providerTaskId });
 
 const KEY_REFUSED = outcome(
   { health: 'request_or_account_failure', certainty: 'refused', reason: 'account_refused' },

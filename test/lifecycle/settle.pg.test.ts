@@ -7,53 +7,31 @@ import { rescue } from '../../src/lifecycle/rescue.ts';
 import { settle } from '../../src/lifecycle/settle.ts';
 import { COMMIT, databaseProxy } from '../support/database-proxy.ts';
 import { type LifecycleContext, laneOf, lifecycleContext } from '../support/lifecycle-context.ts';
+import { outcomeOf } from '../support/outcomes.ts';
 import { waitFor } from '../support/wait-for.ts';
 import { jobRows, openWorld, type World } from '../support/world.ts';
 
 const LEASE_MS = 14_000;
 const OPERATOR = { actor: 'an operator', reason: 'looked it up in the ledger' };
 
-function outcome(
-  changes: Partial<SubmissionOutcome>,
-  evidence: Partial<SubmissionOutcome['evidence']> = {},
-): SubmissionOutcome {
-  return {
-    health: 'success',
-    certainty: 'accepted',
-    reason: 'task_accepted',
-    alert: false,
-    retryAfterMs: null,
-    ...changes,
-    evidence: {
-      phase: 'answered',
-      httpStatus: 202,
-      errorCode: null,
-      providerTaskId: null,
-      responseAgeMs: 1,
-      closed: true,
-      ...evidence,
-    },
-  };
-}
-
-const accepted = (taskId = 'a-task') => outcome({}, { providerTaskId: taskId });
-const BAD_GATEWAY = outcome(
+const accepted = (taskId = 'a-task') => outcomeOf({}, { providerTaskId: taskId });
+const BAD_GATEWAY = outcomeOf(
   { health: 'dependency_failure', certainty: 'unknown', reason: 'server_error' },
   { httpStatus: 502 },
 );
-const REFUSED = outcome(
+const REFUSED = outcomeOf(
   { health: 'request_or_account_failure', certainty: 'refused', reason: 'request_refused' },
   { httpStatus: 422 },
 );
-const WITHOUT_ID = outcome(
+const WITHOUT_ID = outcomeOf(
   { health: 'unknown_failure', certainty: 'unknown', reason: 'accepted_without_task_id', alert: true },
   { httpStatus: 200 },
 );
-const TRANSPORT = outcome(
+const TRANSPORT = outcomeOf(
   { health: 'dependency_failure', certainty: 'unknown', reason: 'transport' },
   { phase: 'sent', httpStatus: null, errorCode: 'ECONNRESET', closed: true },
 );
-const UNSENT = outcome(
+const UNSENT = outcomeOf(
   { health: 'dependency_failure', certainty: 'unsent', reason: 'unsent' },
   {
     phase: 'unsent',
@@ -213,8 +191,8 @@ describe('*unsent*', () => {
     const attempt = await lostSong();
     for (const status of [401, 402, 403, 429, 503]) {
       const answer = outcomeOfResponse({ status, resubmitOn: [503] });
-      await record(attempt, 'worker', outcome(answer, { httpStatus: status }));
-      await record(attempt, 'replay', outcome(answer, { httpStatus: status }));
+      await record(attempt, 'worker', outcomeOf(answer, { httpStatus: status }));
+      await record(attempt, 'replay', outcomeOf(answer, { httpStatus: status }));
     }
     await record(attempt, 'worker');
     await record(attempt, 'replay');
@@ -264,7 +242,7 @@ describe('a second send that was stopped', () => {
 
   it('freezes any other', async () => {
     const { request } = await record(
-      outcome(outcomeOfRepeatedSend(UNSENT), { phase: 'sent', httpStatus: null, repeatedSend: true }),
+      outcomeOf(outcomeOfRepeatedSend(UNSENT), { phase: 'sent', httpStatus: null, repeatedSend: true }),
     );
     expect(request).toMatchObject({
       state: 'ambiguous',
