@@ -144,8 +144,9 @@ export class Incidents {
     const child = this.#process(deed.target);
     const wasUp = child.isUp;
     const how = await child.terminate(deed.times, deed.killAfterMs ?? DRAIN_LIMIT_MS);
+    const wasKilled = child.isKilled;
     if (how === undefined) await child.kill();
-    if (how === undefined && deed.killAfterMs === null) {
+    if (how === undefined && !wasKilled && deed.killAfterMs === null) {
       this.#onFault(`${deed.target} did not end within ${DRAIN_LIMIT_MS} ms of SIGTERM`);
     }
     // One that was still starting may be ended by the signal itself, or by a database that was away.

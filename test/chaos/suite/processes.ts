@@ -41,6 +41,7 @@ export class ManagedProcess {
   #child: ChildProcess | undefined;
   #exited: Promise<string> = Promise.resolve('never started');
   #isExpectedToEnd = false;
+  #isKilled = false;
   #isUp = false;
   #again: NodeJS.Timeout | undefined;
 
@@ -56,11 +57,18 @@ export class ManagedProcess {
     return this.#isUp;
   }
 
+  /** The suite has killed it, and not started it again. */
+  get isKilled(): boolean {
+    return this.#isKilled;
+  }
+
   get pid(): number | undefined {
     return this.#child?.pid;
   }
 
   start(): void {
+    // Two incidents may have ended the same process, and each starts it again.
+    if (this.#child !== undefined) return;
     const { directory, environment, role } = this.#options;
     const args = ['--import', pathToFileURL(LEASH).href, '--', CLI, role];
     const child = spawn(process.execPath, args, {
@@ -72,6 +80,7 @@ export class ManagedProcess {
     });
     this.#child = child;
     this.#isExpectedToEnd = false;
+    this.#isKilled = false;
     this.#isUp = false;
     this.startedAt = Date.now();
     child.stdin.on('error', () => undefined);
@@ -93,13 +102,14 @@ export class ManagedProcess {
   /** Resolves with how it ended. */
   async kill(): Promise<string> {
     this.#isExpectedToEnd = true;
+    this.#isKilled = true;
     clearTimeout(this.#again);
     this.#signal('SIGKILL');
     this.isStopped = false;
     return this.#exited;
   }
 
-  /** SIGTERM, so many times; resolves with how it ended, or undefined when it did not end in time. */
+  /** SIGTERM, so many times; resolves with how it ended, or undefined when it did not end in time or `kill` did. */
   async terminate(times: number, limitMs: number): Promise<string | undefined> {
     this.#isExpectedToEnd = true;
     clearTimeout(this.#again);
@@ -110,7 +120,7 @@ export class ManagedProcess {
     });
     const how = await Promise.race([this.#exited, late]);
     clearTimeout(timer);
-    return how;
+    return this.#isKilled ? undefined : how;
   }
 
   pause(): void {
