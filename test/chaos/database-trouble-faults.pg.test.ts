@@ -56,8 +56,11 @@ async function throughFaults(
       const codes = CODES[sort as 0 | 1];
       const code = codes[(each === 'both' ? n : n >> 1) % codes.length] as string;
       const fault = setting.proxy.fail(code, (text) => text === statement);
-      await way();
-      await waitFor(() => fault.times === 0, { what: `${code} in place of: ${statement}` });
+      const what = `${code} in place of: ${statement}`;
+      await way().catch((error: unknown) => {
+        throw new Error(what, { cause: error });
+      });
+      await waitFor(() => fault.times === 0, { what });
       faults++;
     }
   }
@@ -97,7 +100,7 @@ describe('each statement that fails once', () => {
       await waitFor(
         async () => {
           if ((await state()) === 'failed') return true;
-          if (++tried === 40) await world.passTime(31_000);
+          if (++tried % 40 === 0) await world.passTime(31_000);
           return false;
         },
         { what: `song ${songs} to end` },

@@ -5,10 +5,11 @@ import { afterAll, beforeAll, expect, test } from 'vitest';
 import { type Client, createClient } from '../../src/index.ts';
 import type { OnetakeConfig } from '../../src/runtime/define-config.ts';
 import { migrate } from '../../src/worker.ts';
-import { type RawServer, rawServer, refusingPort, response } from '../provider/sonilo/raw-server.ts';
+import { type RawServer, rawServer, response } from '../provider/sonilo/raw-server.ts';
 import { type Child, startChild } from '../support/children.ts';
 import { type DatabaseProxy, databaseProxy } from '../support/database-proxy.ts';
 import { createTestDatabase, type TestDatabase } from '../support/test-database.ts';
+import { unusedPort } from '../support/unused-port.ts';
 import { waitFor } from '../support/wait-for.ts';
 import { FAULT_KINDS, type FaultKind } from './fault-kinds.ts';
 
@@ -57,7 +58,7 @@ function startWorker(more: object = {}): Promise<Child> {
 
 async function baseUrlOf(kind: FaultKind): Promise<string> {
   if (kind.at === 'unknown_host') return 'https://nonexistent.invalid';
-  if (kind.at === 'refused_port') return `http://127.0.0.1:${await refusingPort()}`;
+  if (kind.at === 'refused_port') return `http://127.0.0.1:${await unusedPort()}`;
   const server = await rawServer(kind.behaviour ?? {});
   servers.set(slug(kind.name), server);
   return kind.secure === true ? `https://localhost:${server.port}` : `http://127.0.0.1:${server.port}`;

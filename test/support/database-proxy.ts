@@ -1,5 +1,6 @@
 import { once } from 'node:events';
 import { type AddressInfo, connect, createServer, type Socket } from 'node:net';
+import { unusedPort } from './unused-port.ts';
 
 /** The statement alone, as it is on the wire: `synchronous_commit` is another. */
 export const COMMIT = 'commit\0';
@@ -135,7 +136,8 @@ export async function databaseProxy(target: string): Promise<DatabaseProxy> {
     for (const socket of sockets) if (!holding.has(socket)) socket.destroy();
     await closed;
   };
-  const port = await listen(0);
+  // It goes away and comes back there.
+  const port = await listen(await unusedPort());
   const own = new URL(target);
   own.hostname = '127.0.0.1';
   own.port = String(port);

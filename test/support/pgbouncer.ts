@@ -1,10 +1,10 @@
 import { spawn, spawnSync } from 'node:child_process';
 import { once } from 'node:events';
 import { chmodSync, chownSync, existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
-import { createServer } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import pg from 'pg';
+import { unusedPort } from './unused-port.ts';
 import { waitFor } from './wait-for.ts';
 
 const PLACES = [
@@ -45,7 +45,7 @@ export async function startPgbouncer(target: string, options: PgbouncerOptions):
   if ('missing' in found) throw new Error(found.missing);
   const url = new URL(target);
   const directory = mkdtempSync(join(tmpdir(), 'onetake-pgbouncer-'));
-  const port = await freePort();
+  const port = await unusedPort();
   const database = url.pathname.slice(1);
   const file = (name: string) => join(directory, name);
   const login = `user=${url.username} password='${decodeURIComponent(url.password)}'`;
@@ -117,13 +117,4 @@ pidfile = ${file('pid')}
       rmSync(directory, { recursive: true, force: true });
     },
   };
-}
-
-async function freePort(): Promise<number> {
-  const probe = createServer();
-  probe.listen(0, '127.0.0.1');
-  await once(probe, 'listening');
-  const { port } = probe.address() as { port: number };
-  await new Promise((resolve) => probe.close(resolve));
-  return port;
 }

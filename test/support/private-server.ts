@@ -11,12 +11,12 @@ import {
   statSync,
   writeFileSync,
 } from 'node:fs';
-import { createServer } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import pg from 'pg';
 import { startEmbeddedPostgres } from '../../src/embedded/start-embedded-postgres.ts';
 import { openTestDatabase, type TestDatabase } from './test-database.ts';
+import { unusedPort } from './unused-port.ts';
 import { waitFor } from './wait-for.ts';
 
 export type Manner = 'fast' | 'immediate' | 'kill';
@@ -165,7 +165,7 @@ async function open(place: Place, first: Readonly<Record<string, string>>): Prom
       writeFileSync(join(copy, 'standby.signal'), '');
       await server.start();
       return open(
-        { ...place, data: copy, port: await freePort() },
+        { ...place, data: copy, port: await unusedPort() },
         {
           ...latest,
           primary_conninfo: `host=127.0.0.1 port=${port} user=postgres password=${password}`,
@@ -191,13 +191,4 @@ async function open(place: Place, first: Readonly<Record<string, string>>): Prom
   };
   await server.start();
   return server;
-}
-
-async function freePort(): Promise<number> {
-  const probe = createServer();
-  probe.listen(0, '127.0.0.1');
-  await once(probe, 'listening');
-  const { port } = probe.address() as { port: number };
-  await new Promise((resolve) => probe.close(resolve));
-  return port;
 }

@@ -111,13 +111,6 @@ export function response(
   return Buffer.concat([Buffer.from(`HTTP/1.1 ${status} X\r\n${head}\r\n`, 'latin1'), bytes]);
 }
 
-/** A port on loopback that refuses connections. */
-export async function refusingPort(): Promise<number> {
-  const server = await rawServer({});
-  await server.stop();
-  return server.port;
-}
-
 /** Writes `chunk` for as long as the connection lives, at the reader's pace. */
 export function flood(socket: Socket, chunk: string | Buffer): void {
   const next = () => {

@@ -1,7 +1,8 @@
 import { expect, test } from 'vitest';
 import { createSoniloProvider } from '../../../src/provider/sonilo/client.ts';
+import { unusedPort } from '../../support/unused-port.ts';
 import { API_KEY } from './fixtures.ts';
-import { flood, type RawBehaviour, type RawServer, rawServer, refusingPort, response } from './raw-server.ts';
+import { flood, type RawBehaviour, type RawServer, rawServer, response } from './raw-server.ts';
 
 async function ask(
   behaviour: RawBehaviour,
@@ -95,7 +96,7 @@ test.each<[string, RawBehaviour]>([
 });
 
 test('is not reachable where nobody listens', async () => {
-  expect(await askAt(`http://127.0.0.1:${await refusingPort()}`, 8_000)).toBe(false);
+  expect(await askAt(`http://127.0.0.1:${await unusedPort()}`, 8_000)).toBe(false);
 });
 
 test('is not reachable under a name that nobody has', async () => {

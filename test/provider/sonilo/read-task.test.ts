@@ -1,8 +1,9 @@
 import { gzipSync } from 'node:zlib';
 import { describe, expect, test } from 'vitest';
 import { createSoniloProvider } from '../../../src/provider/sonilo/client.ts';
+import { unusedPort } from '../../support/unused-port.ts';
 import { API_KEY, readFrom } from './fixtures.ts';
-import { flood, rawServer, refusingPort, response } from './raw-server.ts';
+import { flood, rawServer, response } from './raw-server.ts';
 
 const URL_0 = 'https://files.example.com/0.m4a?sig=x';
 const URL_1 = 'https://files.example.com/1.m4a?sig=y';
@@ -205,7 +206,7 @@ describe('what can’t be read', () => {
   const transport = (errorCode: string) => unreadable('transport', { httpStatus: null, errorCode });
 
   test('a refused connection', async () => {
-    const provider = createSoniloProvider({ baseUrl: `http://127.0.0.1:${await refusingPort()}` });
+    const provider = createSoniloProvider({ baseUrl: `http://127.0.0.1:${await unusedPort()}` });
     const reading = await provider.readTask({ taskId: 'task-1', apiKey: API_KEY, timeoutMs: 8_000 });
     await provider.close();
     expect(reading).toEqual(transport('ECONNREFUSED'));

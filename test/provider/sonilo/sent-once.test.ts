@@ -19,8 +19,9 @@ import { createSoniloProvider } from '../../../src/provider/sonilo/client.ts';
 import { SEND_HEADERS } from '../../../src/provider/sonilo/wire-oracle.ts';
 import { startChild } from '../../support/children.ts';
 import { SELF_SIGNED_CERTIFICATE, SELF_SIGNED_KEY } from '../../support/self-signed-certificate.ts';
+import { unusedPort } from '../../support/unused-port.ts';
 import { SHORT, submission, submitAt, submitTo } from './fixtures.ts';
-import { flood, type RawBehaviour, type RawServer, rawServer, refusingPort, response } from './raw-server.ts';
+import { flood, type RawBehaviour, type RawServer, rawServer, response } from './raw-server.ts';
 import type { SubmitChildOptions } from './submit-child.ts';
 
 // Deadlines are waited for, on machines on which much else runs.
@@ -144,7 +145,7 @@ describe('a name with two addresses', () => {
   /** Both on one port; `first` and `second` are told of their connections. */
   async function twoAddresses(first: 'refuses' | RawBehaviour, second: 'refuses' | RawBehaviour) {
     const server = first === 'refuses' ? undefined : await rawServer(first);
-    const port = server?.port ?? (await refusingPort());
+    const port = server?.port ?? (await unusedPort());
     let connections = 0;
     const other = createServer((socket: Socket) => {
       connections++;

@@ -1,6 +1,7 @@
 import tls from 'node:tls';
 import { afterAll, beforeAll, describe, expect, test, vi } from 'vitest';
 import { SELF_SIGNED_CERTIFICATE } from '../../support/self-signed-certificate.ts';
+import { unusedPort } from '../../support/unused-port.ts';
 import {
   noStatus,
   SHORT,
@@ -11,19 +12,19 @@ import {
   UNSENT_OWN_DOING,
   WITHOUT_TASK_ID,
 } from './fixtures.ts';
-import { flood, rawServer, refusingPort, response } from './raw-server.ts';
+import { flood, rawServer, response } from './raw-server.ts';
 
 // Deadlines are waited for, on machines on which much else runs.
 vi.setConfig({ testTimeout: 30_000 });
 
 describe('before the first byte', () => {
   test('a refused connection is unsent', async () => {
-    const outcome = await submitAt(`http://127.0.0.1:${await refusingPort()}`);
+    const outcome = await submitAt(`http://127.0.0.1:${await unusedPort()}`);
     expect(outcome).toEqual({ ...UNSENT, evidence: noStatus('unsent', 'ECONNREFUSED') });
   });
 
   test('every address of a name refused is unsent', async () => {
-    const outcome = await submitAt(`http://localhost:${await refusingPort()}`);
+    const outcome = await submitAt(`http://localhost:${await unusedPort()}`);
     expect(outcome).toEqual({ ...UNSENT, evidence: noStatus('unsent', 'ECONNREFUSED') });
   });
 

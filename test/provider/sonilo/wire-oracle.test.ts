@@ -9,10 +9,11 @@ import { type ProvenOracle, provenOracle } from '../../../src/provider/sonilo/pr
 import { submitOnce } from '../../../src/provider/sonilo/submit.ts';
 import { SEND_HEADERS } from '../../../src/provider/sonilo/wire-oracle.ts';
 import { SELF_SIGNED_CERTIFICATE } from '../../support/self-signed-certificate.ts';
+import { unusedPort } from '../../support/unused-port.ts';
 import { waitFor } from '../../support/wait-for.ts';
 import { BROKEN_CHANNELS } from './broken-channel.ts';
 import { submission, TRANSPORT, UNSENT, UNSENT_OWN_DOING } from './fixtures.ts';
-import { type RawBehaviour, type RawServer, rawServer, refusingPort, response } from './raw-server.ts';
+import { type RawBehaviour, type RawServer, rawServer, response } from './raw-server.ts';
 
 // Deadlines are waited for, on machines on which much else runs.
 vi.setConfig({ testTimeout: 30_000 });
@@ -62,7 +63,7 @@ describe('a process whose channel is not what we know', () => {
 
     test('a refused connection is unsent by its code', async () => {
       BROKEN_CHANNELS[how]();
-      const base = parseBaseUrl(`http://127.0.0.1:${await refusingPort()}`, false);
+      const base = parseBaseUrl(`http://127.0.0.1:${await unusedPort()}`, false);
       const outcome = await submitOnce(base, submission(), oracle());
       expect(outcome).toMatchObject({ ...UNSENT, ...sent(false, 'error_code') });
     });
@@ -175,7 +176,7 @@ test('hundreds at once are told apart', async () => {
       else socket.write(response(202, JSON.stringify({ task_id: `task-${number}` })));
     },
   });
-  const port = await refusingPort();
+  const port = await unusedPort();
   const outcomes = await Promise.all(
     Array.from({ length: 300 }, (_, n) => {
       const base = parseBaseUrl(`http://127.0.0.1:${n % 3 === 1 ? port : server.port}`, false);
