@@ -30,6 +30,10 @@ const DESCRIBE: Describe = {
     text: inFlight === 0 ? `${role} stopping` : `${role} stopping, after ${inFlight} in flight`,
   }),
   'process:stopped': ({ role }) => ({ text: `${role} stopped` }),
+  'process:observed': ({ host, port }) => ({
+    text: `/metrics, /healthz and /readyz on http://${host}:${port}`,
+    format: 'dim',
+  }),
   'process:trouble': ({ role, loop, errorCode, times = 1 }) => ({
     text: `${role}: trouble in ${loop} (${errorCode}${times === 1 ? '' : `, ${times} times`}), goes on`,
     format: 'yellow',

@@ -1,5 +1,7 @@
 import type { Command } from 'commander';
+import type { Observation, ObserveOptions } from '../runtime/observe.ts';
 import type { ProcessOptions } from '../runtime/process-options.ts';
+import { wholeNumber } from './arguments.ts';
 import type { Context, Runner } from './context.ts';
 import { EXIT } from './errors.ts';
 import { eventPrinter } from './event-lines.ts';
@@ -20,7 +22,13 @@ export function addRun(program: Command, run: Runner): void {
         `${summary} SIGTERM or Ctrl-C drains: a POST in flight ends first, and nothing is aborted.`,
       )
       .summary(summary.replace(/\.$/, '').replace(/^R/, 'r'))
-      .action(run((context) => serveConfigured(context, roles)));
+      .option(
+        '--http-port <n>',
+        'serves /metrics, /healthz and /readyz there',
+        wholeNumber('--http-port', 0, 65_535),
+      )
+      .option('--http-host <address>', 'for --http-port; 0.0.0.0 in a container', '127.0.0.1')
+      .action(run((context, options: ServeOptions) => serveConfigured(context, roles, options)));
   add('worker', 'Runs a worker, which submits queued requests.', ['worker']);
   add('poller', 'Runs a poller, which follows accepted tasks and stores their files.', ['poller']);
   add('start', 'Runs a worker and a poller in one process.', ['worker', 'poller']);
@@ -31,7 +39,16 @@ const LINGER_MS = 2_000;
 
 type Role = 'worker' | 'poller';
 
-async function serveConfigured(context: Context, roles: readonly Role[]): Promise<number> {
+interface ServeOptions {
+  readonly httpPort?: number;
+  readonly httpHost: string;
+}
+
+async function serveConfigured(
+  context: Context,
+  roles: readonly Role[],
+  { httpPort, httpHost }: ServeOptions,
+): Promise<number> {
   // From the first moment: a signal while the configuration is read ends this run in order, too.
   const drain = context.signals.drain();
   const read = await Promise.race([context.config(), aborted(drain)]);
@@ -39,18 +56,40 @@ async function serveConfigured(context: Context, roles: readonly Role[]): Promis
   const { config } = read;
   const print = eventPrinter(context.terminal);
   let isHeard = true;
+  const connectionString = context.environment.connectionString(config);
+  const observation =
+    httpPort === undefined
+      ? undefined
+      : await observed({
+          host: httpHost,
+          port: httpPort,
+          connectionString,
+          processes: roles.length,
+          onEvent: print,
+        });
   const options: ProcessOptions = {
     config,
-    connectionString: context.environment.connectionString(config),
+    connectionString,
     onEvent: (name, event) => {
+      observation?.onEvent(name, event);
       if (isHeard) print(name, event);
     },
   };
-  const services = await Promise.all(roles.map((role) => createService(role, options)));
-  const exitCode = await serve(context, services, () => {
-    isHeard = false;
-  });
-  return exitSoon(exitCode);
+  try {
+    const services = await Promise.all(roles.map((role) => createService(role, options)));
+    await observation?.start();
+    const exitCode = await serve(context, services, () => {
+      isHeard = false;
+    });
+    return exitSoon(exitCode);
+  } finally {
+    await observation?.stop();
+  }
+}
+
+async function observed(options: ObserveOptions): Promise<Observation> {
+  const { observe } = await import('../runtime/observe.ts');
+  return observe(options);
 }
 
 /** The timer fires only if something still keeps the process alive: all of ours has ended. */

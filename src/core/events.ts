@@ -35,6 +35,8 @@ export interface OnetakeEvents {
   'process:started': { role: 'worker' | 'poller'; worker: string };
   'process:stopping': { role: 'worker' | 'poller'; worker: string; inFlight: number };
   'process:stopped': { role: 'worker' | 'poller'; worker: string };
+  /** `/metrics`, `/healthz` and `/readyz` are served there. */
+  'process:observed': { host: string; port: number };
   /**
    * A loop failed and will go on; `errorCode` is a SQLSTATE, a socket code or one of ours. The same trouble is
    * told once a minute at most, with how many `times` it came since it was last told.

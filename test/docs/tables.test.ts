@@ -6,6 +6,7 @@ import { LEGAL_MOVES, REQUEST_STATES } from '../../src/core/generation-request.t
 import { INSTALLATION_TROUBLES } from '../../src/core/installation.ts';
 import { resolveConfig } from '../../src/runtime/options.ts';
 import { readMagicPrompt } from '../../src/simulator/magic-prompt.ts';
+import { createMetrics } from '../../src/telemetry/metrics.ts';
 import { codeBlocks, REPOSITORY, readPage, tableRows } from './pages.ts';
 
 const code = (cell = '') => [...cell.matchAll(/`([^`]+)`/g)].map(([, text]) => text ?? '');
@@ -78,6 +79,20 @@ describe('docs/breaker.md', () => {
     };
     const drawn = arrowsOf(readPage('docs/breaker.md')).map(([from, to, cause]) => [cause, [from, to]]);
     expect(Object.fromEntries(drawn)).toEqual(causes);
+  });
+});
+
+describe('docs/metrics.md', () => {
+  test('lists every metric and its labels, and no other', async () => {
+    const page = readPage('docs/metrics.md');
+    const listed = ['gauge', 'counter'].flatMap((kind) =>
+      tableRows(page, kind).map(([name, labels]) => `${code(name)[0]} ${code(labels).join(' ')}`.trim()),
+    );
+    expect(listed.sort()).toEqual(metricsInCode().sort());
+    const shown = await createMetrics().text(NO_FACTS);
+    const served = [...shown.matchAll(/^# TYPE (onetake_\S+)/gm)].map(([, name]) => name ?? '');
+    const own = served.filter((name) => !/^onetake_(process_(?!trouble)|nodejs_)/.test(name));
+    expect(own.sort()).toEqual(listed.map((line) => line.split(' ', 1)[0]).sort());
   });
 });
 
@@ -164,4 +179,18 @@ function emittedEvents(): Set<string> {
   );
   const found = sources.flatMap((text) => [...text.matchAll(/(?:emit\(|name: )'([a-z]+:[a-z]+)'/g)]);
   return new Set(found.map(([, name]) => name ?? ''));
+}
+
+const NO_FACTS = { requests: [], oldest: [], attention: [], breakers: [], accounts: [] };
+
+/** Each with its labels, as declared: a metric without a value shows none. */
+function metricsInCode(): string[] {
+  const source = readFileSync(join(REPOSITORY, 'src/telemetry/metrics.ts'), 'utf8');
+  const declared = [
+    ...source.matchAll(/\b(?:counter|gauge)\(\s*'(\w+)',\s*(?:'[^']*'|"[^"]*")(?:,\s*\[([^\]]*)\])?,?\s*\)/g),
+  ].map(([, name, labels = '']) => {
+    const names = [...labels.matchAll(/'(\w+)'/g)].map(([, label]) => label);
+    return `onetake_${name} ${names.join(' ')}`.trim();
+  });
+  return [...declared, 'onetake_database_up'];
 }
