@@ -10,6 +10,7 @@ import {
   startFleetWorker,
 } from '../support/fleet.ts';
 import { hold } from '../support/raw-provider.ts';
+import { shiftedBy } from '../support/shifted-clock.ts';
 import { waitFor } from '../support/wait-for.ts';
 import { lockRows, openWorld, type Row, type World, waitForBlocked } from '../support/world.ts';
 
@@ -17,16 +18,6 @@ const COOLDOWN_MS = 400;
 const COOLDOWNS = 10;
 const HELD_MS = 2_000;
 const MINUTES = 60_000;
-
-/** Moves every clock that JavaScript can read, before anything of ours is loaded. */
-function shiftedBy(ms: number): string[] {
-  const shift = `const RealDate = Date;
-globalThis.Date = class extends RealDate {
-  constructor(...args) { if (args.length === 0) super(RealDate.now() + ${ms}); else super(...args); }
-  static now() { return RealDate.now() + ${ms}; }
-};`;
-  return ['--import', `data:text/javascript,${encodeURIComponent(shift)}`];
-}
 
 function inZone(world: World, zone: string): string {
   const url = new URL(world.database.connectionString);
