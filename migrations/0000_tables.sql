@@ -172,6 +172,7 @@ CREATE TABLE "onetake"."generation_requests" (
 	"supersedes" uuid,
 	"fair_group" text DEFAULT '' NOT NULL,
 	"priority" integer DEFAULT 0 NOT NULL,
+	"round" integer DEFAULT 0 NOT NULL,
 	"refunded" boolean,
 	"refund_watch_until" timestamp with time zone,
 	"warnings" text[] DEFAULT '{}' NOT NULL,
@@ -187,6 +188,7 @@ CREATE TABLE "onetake"."generation_requests" (
 	CONSTRAINT "generation_requests_payload_digest_is_sha256" CHECK (payload_digest ~ '^[0-9a-f]{64}$'),
 	CONSTRAINT "generation_requests_fields_are_an_object" CHECK (jsonb_typeof(fields) = 'object'),
 	CONSTRAINT "generation_requests_charge_known" CHECK (charge in ('none', 'possible', 'charged', 'refunded')),
+	CONSTRAINT "generation_requests_priority_bounded" CHECK (priority between -100 and 100),
 	CONSTRAINT "generation_requests_mode_known" CHECK (mode in ('async', 'stream')),
 	CONSTRAINT "generation_requests_failed_has_a_reason" CHECK ((state = 'failed') = (failure_reason is not null) and failure_reason in ('provider', 'stream_interrupted', 'abandoned')),
 	CONSTRAINT "generation_requests_succeeded_has_a_result" CHECK ((state = 'succeeded') = (result_status is not null) and result_status in ('stored', 'linked', 'empty', 'lost')),
@@ -241,6 +243,7 @@ CREATE TABLE "onetake"."submission_attempts" (
 	"generation" integer NOT NULL,
 	"override" text,
 	"hold_epoch" integer NOT NULL,
+	"round" integer,
 	"is_probe" boolean NOT NULL,
 	"worker" text NOT NULL,
 	"started_at" timestamp with time zone NOT NULL,
@@ -294,6 +297,7 @@ CREATE INDEX "followed_tasks_by_task" ON "onetake"."followed_tasks" USING btree 
 CREATE INDEX "followed_tasks_due" ON "onetake"."followed_tasks" USING btree ("next_look_at") WHERE next_look_at is not null;--> statement-breakpoint
 CREATE UNIQUE INDEX "generation_requests_task_once" ON "onetake"."generation_requests" USING btree ("account","provider_task_id") WHERE provider_task_id is not null;--> statement-breakpoint
 CREATE INDEX "generation_requests_dispatch" ON "onetake"."generation_requests" USING btree ("account","operation","not_before") WHERE state = 'queued';--> statement-breakpoint
+CREATE INDEX "generation_requests_rounds" ON "onetake"."generation_requests" USING btree ("account","operation","fair_group",sign(priority),"round") WHERE state = 'queued';--> statement-breakpoint
 CREATE INDEX "generation_requests_deadlines" ON "onetake"."generation_requests" USING btree ("submit_before") WHERE state = 'queued' and submit_before is not null;--> statement-breakpoint
 CREATE INDEX "generation_requests_job_due" ON "onetake"."generation_requests" USING btree ("not_before") WHERE job_due;--> statement-breakpoint
 CREATE INDEX "generation_requests_due_polls" ON "onetake"."generation_requests" USING btree ("next_poll_at") WHERE next_poll_at is not null;--> statement-breakpoint
@@ -301,6 +305,7 @@ CREATE INDEX "generation_requests_ambiguous" ON "onetake"."generation_requests" 
 CREATE INDEX "generation_requests_attention" ON "onetake"."generation_requests" USING btree ("attention_since") WHERE attention is not null;--> statement-breakpoint
 CREATE INDEX "generation_requests_newest" ON "onetake"."generation_requests" USING btree ("created_at");--> statement-breakpoint
 CREATE INDEX "submission_attempts_windows" ON "onetake"."submission_attempts" USING btree ("account","window_until");--> statement-breakpoint
+CREATE INDEX "submission_attempts_rounds" ON "onetake"."submission_attempts" USING btree ("account","operation","round");--> statement-breakpoint
 CREATE INDEX "submission_attempts_slots" ON "onetake"."submission_attempts" USING btree ("account","slot_until") WHERE slot_freed_at is null;--> statement-breakpoint
 CREATE INDEX "submission_attempts_in_flight" ON "onetake"."submission_attempts" USING btree ("breaker_name","generation") WHERE settled_at is null;--> statement-breakpoint
 CREATE INDEX "submission_attempts_probes" ON "onetake"."submission_attempts" USING btree ("breaker_name","account","started_at") WHERE is_probe;--> statement-breakpoint

@@ -65,6 +65,27 @@ for each statement execute function onetake.guard_request_move();
 --> statement-breakpoint
 -- What finance may have to pay, over all attempts of a request. Late evidence and an operator's word
 -- count; an operator's "not accepted" does not make an unknown outcome known.
+-- The next turn of a group in its lane: after the last that it has queued, and after the one that the lane has come
+-- to, so that whoever has been away neither saves turns up nor waits for those that others have queued. Requests above,
+-- at and below priority 0 take turns of their own. Two descents of an index and no lock: two transactions that don't
+-- see each other share a turn, which is harmless. The highest turn stands 2,147,483,647 off, and room for a priority.
+create function onetake.next_round(account text, operation text, fair_group text, priority integer) returns integer
+language sql stable
+as $$
+  select least(coalesce(greatest(
+    (
+      select max(a.round) from onetake.submission_attempts a
+      where a.account = next_round.account and a.operation = next_round.operation
+    ),
+    (
+      select max(r.round) from onetake.generation_requests r
+      where r.account = next_round.account and r.operation = next_round.operation
+        and r.fair_group = next_round.fair_group and sign(r.priority) = sign(next_round.priority)
+        and r.state = 'queued'
+    )
+  ), 0)::bigint + 1, 2000000000)::integer
+$$;
+--> statement-breakpoint
 create function onetake.charge_of(request_id uuid) returns text
 language sql stable set search_path = pg_catalog, pg_temp
 as $$
@@ -1148,7 +1169,7 @@ revoke execute on all functions in schema onetake from public;
 --> statement-breakpoint
 -- Pure, or no more than the caller may read or write: the trigger and the workers call them with their own rights.
 grant execute on function onetake.is_legal_move(text, text), onetake.charge_of(uuid),
-  onetake.lasting_attention(text), onetake.paid_evidence(uuid), onetake.attempt_of_task(uuid, text),
+  onetake.next_round(text, text, text, integer), onetake.lasting_attention(text), onetake.paid_evidence(uuid), onetake.attempt_of_task(uuid, text),
   onetake.plain_line(text), onetake.quoted_line(text), onetake.clock_text(timestamptz, timestamptz),
   onetake.override_in_force(text, timestamptz, timestamptz), onetake.note_expired_override(text),
   onetake.present_installation(), onetake.check_installation(uuid, bigint, pg_lsn, uuid),

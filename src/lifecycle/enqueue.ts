@@ -15,6 +15,7 @@ import {
   requestExists,
 } from '../postgres/generation-requests.ts';
 import type { JobQueue } from '../queue/boss.ts';
+import type { RequestToSend } from '../queue/jobs.ts';
 
 const SERIALIZATION_FAILURE = '40001';
 
@@ -73,9 +74,10 @@ export async function enqueue(
       const refusal = await refusalByBreaker(tx, intent);
       if (refusal !== undefined) return refusal;
     }
-    if (!(await insertNew(tx, request))) return existing(tx, request);
+    const inserted = await insertNew(tx, request);
+    if (inserted === undefined) return existing(tx, request);
     await notifyNewLane(tx, request.id, request.account, request.operation);
-    await sendJob(tx, ctx.queue, request);
+    await sendJob(tx, ctx.queue, { ...request, ...inserted });
     return { id: request.id, state: 'queued', created: true };
   });
 }
@@ -107,7 +109,7 @@ async function refusalByBreaker(tx: Sql, intent: Intent): Promise<EnqueueResult 
   return refusal === undefined ? undefined : { refused: 'breaker_open', ...refusal };
 }
 
-async function insertNew(tx: Sql, request: NewRequest): Promise<boolean> {
+async function insertNew(tx: Sql, request: NewRequest): ReturnType<typeof insertRequest> {
   try {
     return await insertRequest(tx, request);
   } catch (error) {
@@ -160,11 +162,7 @@ function hiddenBySnapshot(cause?: unknown): OnetakeError {
 }
 
 /** No request is ever lost on account of a job: a send that fails leaves `job_due` for rescue. */
-async function sendJob(
-  tx: Sql,
-  queue: JobQueue,
-  request: { readonly id: string; readonly account: string; readonly operation: string },
-): Promise<void> {
+async function sendJob(tx: Sql, queue: JobQueue, request: RequestToSend): Promise<void> {
   try {
     await inSavepoint(tx, 'onetake_job', () => queue.send(tx, request, null));
   } catch (error) {

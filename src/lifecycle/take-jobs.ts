@@ -34,22 +34,23 @@ export async function takeJobs(
   const ids = [...new Set(named)];
   const locked = new Map((await lockForAdmission(tx, ids, lane)).map((request) => [request.id, request]));
   const eligible: string[] = [];
-  const later: { id: string; at: Date }[] = [];
+  const later: { id: string; jobPriority: number; at: Date }[] = [];
   for (const id of ids) {
     const request = locked.get(id);
     if (request?.state !== 'queued') continue;
-    if (request.notBefore > now) later.push({ id, at: request.notBefore });
+    const { jobPriority, notBefore } = request;
+    if (notBefore > now) later.push({ id, jobPriority, at: notBefore });
     // One past its deadline loses its job here and is expired by rescue.
     else if (!isPastDeadline(request, now)) eligible.push(id);
   }
   const unseen = ids.filter((id) => !locked.has(id));
   if (unseen.length > 0) {
     const at = new Date(now.getTime() + LOCKED_DELAY_MS);
-    for (const id of await listStillQueued(tx, unseen, lane)) later.push({ id, at });
+    for (const queued of await listStillQueued(tx, unseen, lane)) later.push({ ...queued, at });
   }
   await queue.complete(tx, lane.account, lane.operation, jobs);
-  for (const { id, at } of later) {
-    await queue.send(tx, { id, account: lane.account, operation: lane.operation }, at);
+  for (const { at, ...request } of later) {
+    await queue.send(tx, { ...request, account: lane.account, operation: lane.operation }, at);
   }
   return { eligible, taken: jobs.length };
 }

@@ -22,22 +22,26 @@ export interface NewRequest {
 }
 
 /**
- * True when the row is new; false when the account has that key already (whose row only the next statement
+ * Its job's priority when the row is new; undefined when the account has that key already (whose row only the next statement
  * can see), or when there is no such account or no such request to supersede. Waits for an uncommitted row
  * with the same key. Those two are asked for and not left to the foreign keys: with some drivers one failed
  * statement is the end of the caller's transaction, savepoint or not.
  */
-export async function insertRequest(sql: Sql, request: NewRequest): Promise<boolean> {
-  const inserted = await rows(
+export async function insertRequest(
+  sql: Sql,
+  request: NewRequest,
+): Promise<{ readonly jobPriority: number } | undefined> {
+  const inserted = await rows<{ jobPriority: number }>(
     sql,
     `insert into onetake.generation_requests (id, account, operation, request_key, fields, payload_digest,
-  fair_group, priority, submit_before, supersedes, not_before)
+  fair_group, priority, submit_before, supersedes, not_before, round)
 select $1::text::uuid, $2::text, $3::text, $4::text, $5::text::jsonb, $6::text, $7::text, $8::text::integer,
-  $9::text::timestamptz, $10::text::uuid, date_trunc('milliseconds', clock_timestamp())
+  $9::text::timestamptz, $10::text::uuid, date_trunc('milliseconds', clock_timestamp()),
+  onetake.next_round($2::text, $3::text, $7::text, $8::text::integer)
 where exists (select from onetake.accounts where name = $2::text)
   and ($10::text is null or exists (select from onetake.generation_requests where id = $10::text::uuid))
 on conflict (account, request_key) do nothing
-returning id`,
+returning priority - round as "jobPriority"`,
     [
       request.id,
       request.account,
@@ -51,7 +55,7 @@ returning id`,
       request.supersedes,
     ],
   );
-  return inserted.length > 0;
+  return inserted[0];
 }
 
 export interface ExistingRequest {
@@ -111,6 +115,7 @@ export interface AdmissibleRequest {
   readonly state: RequestState;
   readonly notBefore: Date;
   readonly submitBefore: Date | null;
+  readonly jobPriority: number;
 }
 
 /** Locks what can be locked at once: admission holds account and breaker, and waits for no request. */
@@ -121,7 +126,8 @@ export async function lockForAdmission(
 ): Promise<AdmissibleRequest[]> {
   return rows(
     tx,
-    `select id, state, not_before as "notBefore", submit_before as "submitBefore"
+    `select id, state, not_before as "notBefore", submit_before as "submitBefore",
+  priority - round as "jobPriority"
 from onetake.generation_requests
 where id = any($1::uuid[]) and account = $2 and operation = $3
 for no key update skip locked`,
@@ -130,14 +136,17 @@ for no key update skip locked`,
 }
 
 /** Which of these exist and are still queued; read without a lock, for jobs whose request was locked. */
-export async function listStillQueued(tx: Sql, ids: readonly string[], lane: LaneName): Promise<string[]> {
-  const found = await rows<{ id: string }>(
+export async function listStillQueued(
+  tx: Sql,
+  ids: readonly string[],
+  lane: LaneName,
+): Promise<{ id: string; jobPriority: number }[]> {
+  return rows(
     tx,
-    `select id from onetake.generation_requests
+    `select id, priority - round as "jobPriority" from onetake.generation_requests
 where id = any($1::uuid[]) and account = $2 and operation = $3 and state = 'queued'`,
     [ids, lane.account, lane.operation],
   );
-  return found.map((row) => row.id);
 }
 
 export interface LockedRequest {
@@ -146,6 +155,7 @@ export interface LockedRequest {
   readonly operation: string;
   readonly state: RequestState;
   readonly submissions: number;
+  readonly jobPriority: number;
   readonly providerTaskId: string | null;
   readonly pollErrors: number;
 }
@@ -155,7 +165,7 @@ export async function lockRequest(tx: Sql, id: string): Promise<LockedRequest | 
   return firstRow(
     tx,
     `select id, account, operation, state, submissions, provider_task_id as "providerTaskId",
-  poll_errors as "pollErrors"
+  poll_errors as "pollErrors", priority - round as "jobPriority"
 from onetake.generation_requests where id = $1 for no key update`,
     [id],
   );
@@ -267,6 +277,7 @@ export interface RequestDueForJob {
   readonly account: string;
   readonly operation: string;
   readonly notBefore: Date;
+  readonly jobPriority: number;
 }
 
 /** The lanes of the first `limit` rows that want a job. */
@@ -295,7 +306,7 @@ export async function lockJobDue(
 ): Promise<RequestDueForJob[]> {
   return rows(
     tx,
-    `select id, account, operation, not_before as "notBefore"
+    `select id, account, operation, not_before as "notBefore", priority - round as "jobPriority"
 from onetake.generation_requests
 where job_due and id <> all($2::uuid[])
 order by not_before
@@ -338,7 +349,7 @@ export async function listQueued(
 ): Promise<RequestDueForJob[]> {
   return rows(
     sql,
-    `select id, account, operation, not_before as "notBefore"
+    `select id, account, operation, not_before as "notBefore", priority - round as "jobPriority"
 from onetake.generation_requests
 where state = 'queued' and not job_due and created_at < now() - interval '10 s'
   and id > coalesce($1::uuid, '00000000-0000-0000-0000-000000000000')

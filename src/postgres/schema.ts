@@ -134,6 +134,8 @@ export const generationRequests = onetake.table(
     supersedes: uuid('supersedes'),
     fairGroup: text('fair_group').notNull().default(''),
     priority: integer('priority').notNull().default(0),
+    // Its turn in its group, fixed at enqueue; its job's priority is `priority - round`.
+    round: integer('round').notNull().default(0),
     refunded: boolean('refunded'),
     refundWatchUntil: instant('refund_watch_until'),
     warnings: text('warnings').array().notNull().default(sql`'{}'`),
@@ -166,6 +168,7 @@ export const generationRequests = onetake.table(
     check('generation_requests_payload_digest_is_sha256', sql.raw(`payload_digest ~ '^[0-9a-f]{64}$'`)),
     check('generation_requests_fields_are_an_object', sql.raw(`jsonb_typeof(fields) = 'object'`)),
     check('generation_requests_charge_known', oneOf('charge', ['none', 'possible', 'charged', 'refunded'])),
+    check('generation_requests_priority_bounded', sql.raw(`priority between -100 and 100`)),
     check('generation_requests_mode_known', oneOf('mode', ['async', 'stream'])),
     check(
       'generation_requests_failed_has_a_reason',
@@ -209,6 +212,10 @@ export const generationRequests = onetake.table(
     index('generation_requests_dispatch')
       .on(table.account, table.operation, table.notBefore)
       .where(sql.raw(`state = 'queued'`)),
+    // The last turn that a group has taken: one descent, however many of it wait.
+    index('generation_requests_rounds')
+      .on(table.account, table.operation, table.fairGroup, sql`sign(priority)`, table.round)
+      .where(sql.raw(`state = 'queued'`)),
     index('generation_requests_deadlines')
       .on(table.submitBefore)
       .where(sql.raw(`state = 'queued' and submit_before is not null`)),
@@ -232,6 +239,8 @@ export const submissionAttempts = onetake.table(
     generation: integer('generation').notNull(),
     override: text('override'),
     holdEpoch: integer('hold_epoch').notNull(),
+    // Its request's; null where this database had forgotten the attempt.
+    round: integer('round'),
     isProbe: boolean('is_probe').notNull(),
     worker: text('worker').notNull(),
     startedAt: instant('started_at').notNull(),
@@ -297,6 +306,8 @@ export const submissionAttempts = onetake.table(
     ),
     check('submission_attempts_error_code_is_plain', sql.raw(`error_code ~ '^[A-Za-z0-9_.:-]{1,64}$'`)),
     index('submission_attempts_windows').on(table.account, table.windowUntil),
+    // The round that a lane has come to.
+    index('submission_attempts_rounds').on(table.account, table.operation, table.round),
     index('submission_attempts_slots')
       .on(table.account, table.slotUntil)
       .where(sql.raw(`slot_freed_at is null`)),

@@ -2,7 +2,7 @@ import { AsyncLocalStorage } from 'node:async_hooks';
 import { type Clock as BossClock, type ClockTimer, type Job, PgBoss } from 'pg-boss';
 import bossPackage from 'pg-boss/package.json' with { type: 'json' };
 import { OnetakeError } from '../core/errors.ts';
-import { type JobData, QUEUE_OPTIONS, QUEUE_SCHEMA, queueName } from './jobs.ts';
+import { type JobData, QUEUE_OPTIONS, QUEUE_SCHEMA, queueName, type RequestToSend } from './jobs.ts';
 
 /** Runs one statement: on our pool, or inside the transaction that the caller holds. */
 export interface Executor {
@@ -125,16 +125,13 @@ export class JobQueue {
    * Sends the request's job inside the caller's transaction. False: a job for it is there already, which is
    * as good. Throws when the queue is missing, with the transaction still usable.
    */
-  async send(
-    via: Executor,
-    request: { readonly id: string; readonly account: string; readonly operation: string },
-    notBefore: Date | null,
-  ): Promise<boolean> {
+  async send(via: Executor, request: RequestToSend, notBefore: Date | null): Promise<boolean> {
     await this.start(via);
     const data: JobData = { requestId: request.id };
     const jobId = await this.#routed(via, () =>
       this.#started.send(queueName(request.account, request.operation), data, {
         singletonKey: request.id,
+        priority: request.jobPriority,
         db: via,
         // A Date that the database computed; a number would be counted from the transaction's start.
         ...(notBefore === null ? {} : { startAfter: notBefore }),

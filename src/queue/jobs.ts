@@ -12,6 +12,15 @@ export interface JobData {
   readonly requestId: string;
 }
 
+/** What is sent a job for. */
+export interface RequestToSend {
+  readonly id: string;
+  readonly account: string;
+  readonly operation: string;
+  /** The higher goes first. The same every time that it is sent, so that it keeps its place. */
+  readonly jobPriority: number;
+}
+
 const NINETY_DAYS_S = 90 * 86_400;
 
 /**

@@ -108,7 +108,9 @@ async function admittedOf(id: string): Promise<AdmittedBatch['attempts'][number]
 
 /** Another job of a request that is on its way already: what a sweep or a hand in the queue's tables makes. */
 async function sendTwin(id: string): Promise<void> {
-  expect(await ctx.database.transaction((tx) => ctx.queue.send(tx, { id, ...LANE }, null))).toBe(true);
+  expect(
+    await ctx.database.transaction((tx) => ctx.queue.send(tx, { id, ...LANE, jobPriority: -1 }, null)),
+  ).toBe(true);
 }
 
 describe('a twin of a job looks', () => {

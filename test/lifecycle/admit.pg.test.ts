@@ -317,7 +317,7 @@ describe('a job', () => {
           await settle(ctx, attempt, await submit(ctx, attempt, 'sonilo', batch.maySend));
         // A twin of the job, as a hand in the queue's tables would make it.
         await ctx.database.transaction((tx) =>
-          ctx.queue.send(tx, { id, account: 'default', operation: 'text-to-music' }, null),
+          ctx.queue.send(tx, { id, account: 'default', operation: 'text-to-music', jobPriority: -1 }, null),
         );
       }
       const posts = world.posts();
@@ -338,10 +338,9 @@ describe('jobs of requests that wait no more', () => {
   it('are cleared away and told of, and the one behind them is next', async () => {
     const world = await openWorld({ provider: 'raw', limits: { maxConcurrentGenerations: 2 } });
     const ctx = await context(world);
-    for (const id of await world.songs(2, 'withdrawn')) {
-      await world.client.cancel(id, { actor: 'me', reason: 'test' });
-    }
+    const withdrawn = await world.songs(2, 'withdrawn');
     const live = await world.song('live');
+    for (const id of withdrawn) await world.client.cancel(id, { actor: 'me', reason: 'test' });
     const lane = await laneOf(ctx);
     expect(await admit(ctx, lane, { wanted: 2 })).toEqual({ blockedBy: 'stale_jobs' });
     expect(await jobRows(world.database)).toHaveLength(1);

@@ -170,10 +170,10 @@ describe('a round', () => {
 describe('jobs of requests that wait no more', () => {
   const staleWorld = async () => {
     const world = await openWorld({ provider: 'raw', limits: { maxConcurrentGenerations: 2 } });
-    for (const id of await world.songs(30, 'stale')) {
-      await world.client.cancel(id, { actor: 'me', reason: 'test' });
-    }
-    return { world, live: await world.song('live') };
+    const stale = await world.songs(30, 'stale');
+    const live = await world.song('live');
+    for (const id of stale) await world.client.cancel(id, { actor: 'me', reason: 'test' });
+    return { world, live };
   };
 
   it('don’t delay their lane: the request behind them goes in the same round', async () => {

@@ -107,7 +107,7 @@ describe('one outcome', () => {
     const id = await world.song('one');
     const attempt = await admitted();
     expect(await jobRows(world.database)).toEqual([]);
-    await ctx.database.transaction((tx) => ctx.queue.send(tx, { ...attempt, id }, null));
+    await ctx.database.transaction((tx) => ctx.queue.send(tx, { ...attempt, id, jobPriority: -1 }, null));
     await settle(ctx, attempt, UNSENT);
     expect(await jobRows(world.database)).toHaveLength(1);
     expect(await world.request(id)).toMatchObject({ state: 'queued', job_due: false });

@@ -203,6 +203,7 @@ const FORBIDDEN: Readonly<Record<string, readonly (() => Promise<unknown>)[]>> =
     () => request({ fields: '"x"' }),
   ],
   generation_requests_charge_known: [() => request({ charge: 'maybe' })],
+  generation_requests_priority_bounded: [() => request({ priority: 101 }), () => request({ priority: -101 })],
   generation_requests_mode_known: [() => request({ mode: 'batch' })],
   generation_requests_failed_has_a_reason: [
     () => request({ failure_reason: 'provider' }),

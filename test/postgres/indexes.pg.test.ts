@@ -94,7 +94,7 @@ const QUERIES: readonly [string, (sql: Sql) => Promise<unknown>, readonly string
   [
     'the look for an empty lane',
     (sql) => notifyNewLane(sql, AN_ID, 'account-1', 'text-to-music'),
-    ['generation_requests_dispatch'],
+    ['generation_requests_rounds'],
   ],
   [
     'the look-up by key',

@@ -31,6 +31,7 @@ const request = (overrides: object = {}) => ({
   id: randomUUID(),
   account: 'default',
   operation: 'video-to-music',
+  jobPriority: -1,
   ...overrides,
 });
 const jobs = (id: string) =>

@@ -94,7 +94,8 @@ end
 $$`,
       );
       const { requestId: id, account, operation } = attempt;
-      await ctx.database.transaction((tx) => ctx.queue.send(tx, { id, account, operation }, null));
+      const job = { id, account, operation, jobPriority: -1 };
+      await ctx.database.transaction((tx) => ctx.queue.send(tx, job, null));
     },
     async confirmed() {
       await world.database.query(`select onetake.confirm_installation('mia', 'looked at')`);
