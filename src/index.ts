@@ -1,14 +1,19 @@
 export { OnetakeError, type OnetakeErrorCode } from './core/errors.ts';
 export type { OnetakeEventName, OnetakeEvents } from './core/events.ts';
+export { LIMITS_AS_OF, type LimitSetting } from './core/field-limits.ts';
+export { type FieldProblem, type FieldProblemCode, FieldsError } from './core/field-problems.ts';
 export { isTerminal, type RequestState } from './core/generation-request.ts';
 export type { InstallationTrouble } from './core/installation.ts';
 export {
+  type EffectSegment,
   OPERATION_NAMES,
   type OperationFields,
   type OperationName,
   type Segment,
   type TextToMusicFields,
+  type TextToSfxFields,
   type VideoToMusicFields,
+  type VideoToSfxFields,
 } from './core/operations.ts';
 export { type ClassifiedOutcome, classifyGenerationOutcome } from './core/outcome.ts';
 export type { EnqueueResult } from './lifecycle/enqueue.ts';

@@ -45,10 +45,11 @@ export function createContext(
     databaseVariable: () => variable,
     config,
     async withClient(work) {
-      const connectionString = environment.connectionString((await config()).config);
+      const { config: resolved } = await config();
+      const connectionString = environment.connectionString(resolved);
       // Only now: help, versions and refusals need no database driver, and answer at once.
       const { createClient } = await import('../runtime/client.ts');
-      const client = createClient({ connectionString });
+      const client = createClient({ connectionString, config: resolved });
       try {
         return await work(client);
       } finally {

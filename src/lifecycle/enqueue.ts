@@ -1,7 +1,9 @@
 import { createHash, randomUUID } from 'node:crypto';
+import { encodeFields } from '../core/encode-fields.ts';
 import { OnetakeError, suggestion } from '../core/errors.ts';
+import { type FieldProblem, FieldsError } from '../core/field-problems.ts';
 import type { RequestState } from '../core/generation-request.ts';
-import { encodeFields, wireFields } from '../core/operations.ts';
+import { wireFields } from '../core/operations.ts';
 import { findAccount, listAccountNames } from '../postgres/accounts.ts';
 import { breakerName, peekRefusal } from '../postgres/circuit-breakers.ts';
 import type { Sql } from '../postgres/database.ts';
@@ -23,6 +25,8 @@ const SERIALIZATION_FAILURE = '40001';
 export interface Intent {
   readonly operation: string;
   readonly fields: Readonly<Record<string, unknown>>;
+  /** What the provider is known to refuse about the fields; nothing new is made of them then. */
+  readonly problems?: readonly FieldProblem[];
   /** Names the user's intent, 1 to 255 characters, unique per account for ever. */
   readonly requestKey: string;
   readonly account: string;
@@ -70,6 +74,12 @@ export async function enqueue(
   };
   return inSavepoint(tx, 'onetake_enqueue', async () => {
     await ctx.requireSchema(tx);
+    // Limits move: what the key names already is the same request still.
+    if (intent.problems !== undefined && intent.problems.length > 0) {
+      const found = await findRequestByKey(tx, request.account, request.requestKey);
+      if (found === undefined) throw new FieldsError(intent.operation, intent.problems);
+      return sameIntent(request, found);
+    }
     if (intent.whenOpen === 'refuse') {
       const refusal = await refusalByBreaker(tx, intent);
       if (refusal !== undefined) return refusal;
@@ -131,6 +141,13 @@ async function unknownAccount(tx: Sql, name: string): Promise<OnetakeError> {
 async function existing(tx: Sql, request: NewRequest): Promise<EnqueueResult> {
   const found = await findRequestByKey(tx, request.account, request.requestKey);
   if (found === undefined) throw await whyNotInserted(tx, request);
+  return sameIntent(request, found);
+}
+
+function sameIntent(
+  request: NewRequest,
+  found: NonNullable<Awaited<ReturnType<typeof findRequestByKey>>>,
+): EnqueueResult {
   if (found.payloadDigest !== request.payloadDigest) {
     throw new OnetakeError(
       'intent_mismatch',

@@ -3,7 +3,7 @@ import { setTimeout as wait } from 'node:timers/promises';
 import type pg from 'pg';
 import type { AccountLimits } from '../core/admission.ts';
 import type { BreakerOverride } from '../core/circuit-breaker.ts';
-import { OnetakeError, type OnetakeErrorCode, suggestion } from '../core/errors.ts';
+import { OnetakeError, type OnetakeErrorCode } from '../core/errors.ts';
 import { isTerminal, type RequestState } from '../core/generation-request.ts';
 import { OPERATION_NAMES } from '../core/operations.ts';
 import { type EnqueueResult, enqueue, type Intent } from '../lifecycle/enqueue.ts';
@@ -58,8 +58,10 @@ import {
   type RecoverInput,
 } from './client-options.ts';
 import { explainDatabaseError } from './database-errors.ts';
-import { checkEnqueue, type EnqueueInput } from './enqueue-options.ts';
+import type { OnetakeConfig } from './define-config.ts';
+import { checkEnqueue, type EnqueueInput, preflightRules } from './enqueue-options.ts';
 import { inTurn } from './in-turn.ts';
+import { type ResolvedConfig, resolveConfig } from './options.ts';
 import { type Recovery, recover } from './recover.ts';
 import { checkIdPrefix, isRequestId } from './request-id.ts';
 import { throughBlips } from './through-blips.ts';
@@ -69,6 +71,8 @@ export interface ClientOptions {
   readonly connectionString?: string;
   /** A pool of yours, of any size; it is not closed by `stop()`. */
   readonly pool?: pg.Pool;
+  /** As in `onetake.config.ts`: `operations.*.limits` and `storage.allowPrivateHosts` hold for what is enqueued here. */
+  readonly config?: OnetakeConfig | ResolvedConfig;
 }
 
 /** `requests show`, whole. */
@@ -136,6 +140,8 @@ const OUTAGE_MS = 300_000;
 
 /** Connects on first use, leaves no timer that keeps a script alive, works through a transaction pooler. */
 export function createClient(options: ClientOptions): Client {
+  checkKeys(options, ['connectionString', 'pool', 'config']);
+  const rules = preflightRules(resolveConfig(options.config ?? {}));
   const database = open(options);
   const queue = new JobQueue({ executor: database.upkeep, role: 'client', onError: () => {} });
   // What an operator's function did is undone as a whole when its transaction fails, so it may be asked again.
@@ -195,7 +201,7 @@ export function createClient(options: ClientOptions): Client {
       // A misspelt `tx` would enqueue beside the caller's transaction, in silence.
       checkKeys(options, ['tx']);
       const { tx } = options;
-      const intent: Intent = checkEnqueue(input);
+      const intent: Intent = checkEnqueue(input, rules);
       if (tx !== undefined) {
         // Checked before it is a key: only an object can be one.
         const executor = callerExecutor(tx);
@@ -339,11 +345,6 @@ function aborted(id: string): OnetakeError {
 }
 
 function open(options: ClientOptions): Database {
-  const known = ['connectionString', 'pool'];
-  for (const key of Object.keys(options)) {
-    if (known.includes(key)) continue;
-    throw new OnetakeError('invalid_option', `Unknown option "${key}".${suggestion(key, known)}`);
-  }
   if (options.pool !== undefined) return new Database(options.pool, false);
   if (typeof options.connectionString === 'string' && options.connectionString !== '') {
     return Database.connect(options.connectionString, {

@@ -1,4 +1,5 @@
 import type { CircuitBreakerSettings } from '../core/circuit-breaker.ts';
+import type { LimitSetting } from '../core/field-limits.ts';
 import type { OperationName } from '../core/operations.ts';
 import type { PollSettings } from '../core/poll-schedule.ts';
 import type { Deadlines } from '../core/provider.ts';
@@ -67,6 +68,8 @@ export interface OperationConfig {
   readonly resubmitOn?: readonly ResubmittableStatus[];
   /** 1,000 to 86,400,000, default by operation. */
   readonly maxRunMs?: number;
+  /** By field: other limits than the ones of the documentation, or `false`: the provider alone judges the field. */
+  readonly limits?: Readonly<Record<string, LimitSetting>>;
 }
 
 export type ResubmittableStatus = 500 | 502 | 503 | 504;

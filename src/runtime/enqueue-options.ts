@@ -1,6 +1,10 @@
 import { OnetakeError, suggestion } from '../core/errors.ts';
-import { encodeFields, type OperationFields, type OperationName } from '../core/operations.ts';
+import { limitsWith } from '../core/field-limits.ts';
+import { FieldsError } from '../core/field-problems.ts';
+import { OPERATION_NAMES, type OperationFields, type OperationName } from '../core/operations.ts';
+import { checkFields, PREFLIGHT_RULES, type PreflightRules } from '../core/preflight.ts';
 import type { Intent } from '../lifecycle/enqueue.ts';
+import type { ResolvedConfig } from './options.ts';
 
 export type EnqueueInput = {
   [Name in OperationName]: {
@@ -21,6 +25,15 @@ export type EnqueueInput = {
   };
 }[OperationName];
 
+/** What this configuration holds the fields of a request against. */
+export function preflightRules(config: ResolvedConfig): PreflightRules {
+  const entries = OPERATION_NAMES.map((name) => [name, limitsWith(name, config.operations[name].limits)]);
+  return {
+    limits: Object.fromEntries(entries) as PreflightRules['limits'],
+    allowPrivateHosts: config.storage.allowPrivateHosts,
+  };
+}
+
 const KNOWN = [
   'operation',
   'fields',
@@ -35,7 +48,7 @@ const KNOWN = [
 const UUID = /^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$/i;
 
 /** The caller's input as an intent, or `invalid_option` naming the option; `fields` is checked by its operation. */
-export function checkEnqueue(input: EnqueueInput): Intent {
+export function checkEnqueue(input: EnqueueInput, rules: PreflightRules = PREFLIGHT_RULES): Intent {
   const given = input as Readonly<Record<string, unknown>>;
   for (const key of Object.keys(given)) {
     if (!KNOWN.includes(key)) throw invalid(key, `unknown option.${suggestion(key, KNOWN)}`);
@@ -52,7 +65,8 @@ export function checkEnqueue(input: EnqueueInput): Intent {
     );
   }
   // Named before anything is opened: a misspelt field must not be hidden by a database that is away.
-  encodeFields(operation, fields as Intent['fields']);
+  const { problems, namesAndTypes } = checkFields(operation, fields as Intent['fields'], rules);
+  if (!namesAndTypes) throw new FieldsError(operation, problems);
   if (!isPlainText(requestKey, 1, 255)) {
     throw invalid('requestKey', 'expected 1 to 255 characters without control characters.');
   }
@@ -74,6 +88,7 @@ export function checkEnqueue(input: EnqueueInput): Intent {
   return {
     operation,
     fields: fields as Intent['fields'],
+    problems,
     requestKey,
     account,
     fairGroup,

@@ -1,5 +1,6 @@
 import type { CircuitBreakerSettings } from '../core/circuit-breaker.ts';
 import { OnetakeError } from '../core/errors.ts';
+import type { LimitSetting } from '../core/field-limits.ts';
 import { OPERATION_NAMES, OPERATIONS, type OperationName } from '../core/operations.ts';
 import type { PollSettings } from '../core/poll-schedule.ts';
 import type { Deadlines } from '../core/provider.ts';
@@ -11,6 +12,7 @@ import {
   Section,
 } from './configuration-section.ts';
 import type { ResubmittableStatus } from './define-config.ts';
+import { readLimits } from './read-limits.ts';
 
 export type { ConfigurationProblem } from './configuration-section.ts';
 
@@ -49,6 +51,7 @@ export interface ResolvedOperation {
   readonly maxSubmissions: number;
   readonly resubmitOn: readonly ResubmittableStatus[];
   readonly maxRunMs: number;
+  readonly limits: Readonly<Record<string, LimitSetting>>;
 }
 
 /** Carries each problem by itself; the message lists them all. */
@@ -118,6 +121,7 @@ const KEYS = {
     'maxSubmissions',
     'resubmitOn',
     'maxRunMs',
+    'limits',
   ],
   breaker: ['failureThreshold', 'cooldownMs', 'cooldownGrowth', 'maxCooldownMs', 'jitter', 'shadow'],
   deadlines: ['connectMs', 'firstResponseMs', 'submissionMs'],
@@ -245,6 +249,7 @@ function readOperation(operation: Section, name: OperationName): ResolvedOperati
       min: 1_000,
       max: ONE_DAY_MS,
     }),
+    limits: readLimits(operation, name),
   };
 }
 

@@ -70,7 +70,7 @@ export async function startTestStack(options: TestStackOptions = {}): Promise<Te
     const poller = createPoller(common);
     ends.push(() => poller.stop());
     await Promise.all([worker.start(), poller.start()]);
-    const client = createClient({ connectionString });
+    const client = createClient({ connectionString, config });
     ends.push(() => client.stop());
     return { connectionString, client, simulator, stop, [Symbol.asyncDispose]: stop };
   } catch (error) {

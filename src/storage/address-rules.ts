@@ -1,5 +1,6 @@
 import { lookup as systemLookup } from 'node:dns';
-import { BlockList, isIP, type LookupFunction } from 'node:net';
+import { isIP, type LookupFunction } from 'node:net';
+import { isInsideName, isPublicAddress } from '../core/public-address.ts';
 
 /** Every address of one name, as the operating system resolves it. */
 export type ResolveAll = (
@@ -27,71 +28,6 @@ export class PrivateAddressError extends Error {
     super('The name resolves to an address that is not public.');
     this.name = 'PrivateAddressError';
   }
-}
-
-const NOT_PUBLIC_IPV4 = [
-  ['0.0.0.0', 8],
-  ['10.0.0.0', 8],
-  ['100.64.0.0', 10], // carrier-grade NAT; some clouds keep their metadata here
-  ['127.0.0.0', 8],
-  ['169.254.0.0', 16], // link-local: cloud metadata
-  ['172.16.0.0', 12],
-  ['192.0.0.0', 24],
-  ['192.0.2.0', 24],
-  ['192.88.99.0', 24],
-  ['192.168.0.0', 16],
-  ['198.18.0.0', 15],
-  ['198.51.100.0', 24],
-  ['203.0.113.0', 24],
-  ['224.0.0.0', 4],
-  ['240.0.0.0', 4],
-] as const;
-
-// Global unicast is 2000::/3; everything outside it is refused, so loopback, link-local, unique local,
-// multicast and IPv4-mapped need no line of their own.
-const NOT_PUBLIC_WITHIN_GLOBAL_IPV6 = [
-  ['2001::', 23], // Teredo, ORCHID and other protocol assignments: some embed an IPv4 address
-  ['2001:db8::', 32],
-  ['2002::', 16], // 6to4 embeds an IPv4 address
-  ['3fff::', 20],
-] as const;
-
-const blockedIpv4 = new BlockList();
-for (const [network, prefix] of NOT_PUBLIC_IPV4) blockedIpv4.addSubnet(network, prefix, 'ipv4');
-const globalIpv6 = new BlockList();
-globalIpv6.addSubnet('2000::', 3, 'ipv6');
-const blockedIpv6 = new BlockList();
-for (const [network, prefix] of NOT_PUBLIC_WITHIN_GLOBAL_IPV6) blockedIpv6.addSubnet(network, prefix, 'ipv6');
-
-/** False for whatever isn't an address at all, and for one with a zone (`fe80::1%eth0`). */
-export function isPublicAddress(address: string): boolean {
-  switch (address.includes('%') ? 0 : isIP(address)) {
-    case 4:
-      return !blockedIpv4.check(address, 'ipv4');
-    case 6: {
-      const translated = nat64Target(address);
-      if (translated !== null) return isPublicAddress(translated);
-      return globalIpv6.check(address, 'ipv6') && !blockedIpv6.check(address, 'ipv6');
-    }
-    default:
-      return false;
-  }
-}
-
-/** On an IPv6-only network every IPv4 host is reached through 64:ff9b::/96: judge the host behind it. */
-function nat64Target(address: string): string | null {
-  // The URL parser writes any spelling of an IPv6 address in its one canonical form.
-  const canonical = URL.parse(`http://[${address}]/`)?.hostname.slice(1, -1) ?? '';
-  const [, high, low] = /^64:ff9b::(?:([0-9a-f]{1,4}):)?([0-9a-f]{1,4})$/.exec(canonical) ?? [];
-  if (low === undefined) return null;
-  const [upper, lower] = [Number.parseInt(high ?? '0', 16), Number.parseInt(low, 16)];
-  return [upper >> 8, upper & 0xff, lower >> 8, lower & 0xff].join('.');
-}
-
-/** Names that mean "inside" whatever they resolve to. A name without a dot follows the search domains. */
-function isInsideName(hostname: string): boolean {
-  const name = hostname.replace(/\.$/, '');
-  return !name.includes('.') || /\.(localhost|local|internal|intranet|lan|home\.arpa)$/.test(name);
 }
 
 export interface AddressRulesOptions {

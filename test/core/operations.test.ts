@@ -1,7 +1,7 @@
 import { describe, expect, test } from 'vitest';
+import { encodeFields } from '../../src/core/encode-fields.ts';
 import { OnetakeError } from '../../src/core/errors.ts';
 import {
-  encodeFields,
   isOperationName,
   OPERATION_NAMES,
   OPERATIONS,
@@ -24,8 +24,8 @@ function refused(fields: unknown, operation = 'text-to-music'): OnetakeError {
 }
 
 describe('operations', () => {
-  test('are two, each with its path', () => {
-    expect(OPERATION_NAMES).toEqual(['text-to-music', 'video-to-music']);
+  test('are four, each with its path', () => {
+    expect(OPERATION_NAMES).toEqual(['text-to-music', 'video-to-music', 'text-to-sfx', 'video-to-sfx']);
     for (const name of OPERATION_NAMES) {
       expect(isOperationName(name)).toBe(true);
       expect(operationNamed(name).path).toBe(`/v1/${name}`);
@@ -50,9 +50,16 @@ describe('operations', () => {
     });
   });
 
+  test('ask for eight seconds of sound in aac, by default', () => {
+    expect(OPERATIONS['text-to-sfx'].defaults).toEqual({ duration: '8', audio_format: 'aac' });
+    expect(OPERATIONS['video-to-sfx'].defaults).toEqual({ audio_format: 'aac' });
+  });
+
   test.each([
     ['text-to-music', 'prompt'],
     ['video-to-music', 'video_url'],
+    ['text-to-sfx', 'prompt'],
+    ['video-to-sfx', 'video_url'],
   ])('%s needs its %s and nothing else', (name, required) => {
     expect(refused({}, name).message).toBe(`fields.${required}: required by ${name}, and missing or blank.`);
     expect(encodeFields(name, { [required]: 'x' })).toEqual({ [required]: 'x' });
@@ -62,7 +69,7 @@ describe('operations', () => {
     expect(refusal(() => operationNamed(name))).toMatchObject({
       code: 'unknown_operation',
       message: `Unknown operation "${name}". Did you mean "text-to-music"?`,
-      hint: 'Known operations: text-to-music, video-to-music.',
+      hint: 'Known operations: text-to-music, video-to-music, text-to-sfx, video-to-sfx.',
     });
   });
 
@@ -252,7 +259,7 @@ describe('wireFields', () => {
   test.each(OPERATION_NAMES)('sends every default of %s that the caller left open', (name) => {
     const { defaults, fields } = OPERATIONS[name];
     expect(wireFields(name, { prompt: 'p' })).toEqual({ ...defaults, prompt: 'p' });
-    expect(defaults['mode']).toBe('async');
+    expect(defaults['mode']).toBe(name.endsWith('music') ? 'async' : undefined);
     for (const known of Object.keys(defaults).filter((one) => one !== 'mode'))
       expect(fields).toHaveProperty(known);
   });

@@ -1,6 +1,6 @@
 import { describe, expect, test } from 'vitest';
+import { encodeFields } from '../../src/core/encode-fields.ts';
 import { OnetakeError } from '../../src/core/errors.ts';
-import { encodeFields } from '../../src/core/operations.ts';
 
 function refused(fields: Record<string, unknown>): OnetakeError {
   try {
@@ -90,4 +90,10 @@ describe('what JSON would lose or change', () => {
       '[{"__proto__":{"x":1},"a":true,"b":null}]',
     );
   });
+});
+
+test('an error that is not ours goes through as it is', () => {
+  const { proxy, revoke } = Proxy.revocable([], {});
+  revoke();
+  expect(() => encodeFields('text-to-music', { prompt: proxy })).toThrow(TypeError);
 });

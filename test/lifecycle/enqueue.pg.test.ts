@@ -303,10 +303,55 @@ describe('the options of enqueue', () => {
     expect(`${error?.message} ${error?.stack}`).not.toContain('smile');
   });
 
-  it('let a prompt of 5 MB in, as it is', async () => {
+  it('refuse what the provider is known to refuse, whole, without a row and without a word of it', async () => {
+    const input = intent({ fields: { prompt: 'rain '.repeat(500), duration: 3 } });
+    const error = await client.enqueue(input).then(
+      () => undefined,
+      (thrown: Error) => thrown,
+    );
+    expect(error).toMatchObject({
+      code: 'invalid_field',
+      problems: [
+        { code: 'too_long', field: 'prompt' },
+        { code: 'out_of_range', field: 'duration' },
+      ],
+    });
+    expect(String(error)).not.toContain('rain');
+    const row = 'select from onetake.generation_requests where request_key = $1';
+    expect(await database.query(row, [input.requestKey])).toEqual([]);
+  });
+
+  it('find what the key names already, though today’s limits would refuse it', async () => {
+    const input = intent({ fields: { prompt: 'rain', duration: 400 } });
+    const config = { operations: { 'text-to-music': { limits: { duration: { max: 400 } } } } } as const;
+    await using generous = createClient({ connectionString: database.connectionString, config });
+    const { id } = (await generous.enqueue(input)) as { id: string };
+    expect(await client.enqueue(input)).toEqual({ id, state: 'queued', created: false });
+    const other = { ...input, fields: { prompt: 'rain', duration: 500 } };
+    await expect(client.enqueue(other)).rejects.toMatchObject({ code: 'intent_mismatch' });
+  });
+
+  it('refuse a source that only this machine can reach, unless private hosts are allowed', async () => {
+    const input: EnqueueInput = {
+      operation: 'video-to-music',
+      fields: { video_url: 'http://127.0.0.1:1/a.mp4' },
+      requestKey: randomUUID(),
+    };
+    await expect(client.enqueue(input)).rejects.toMatchObject({
+      code: 'invalid_field',
+      problems: [{ code: 'insecure_url', field: 'video_url' }],
+    });
+    const config = { storage: { allowPrivateHosts: true } };
+    await using local = createClient({ connectionString: database.connectionString, config });
+    expect(await local.enqueue(input)).toMatchObject({ created: true });
+  });
+
+  it('let a prompt of 5 MB in, as it is, where its length is the provider’s to judge', async () => {
     const prompt = '🎷 rain, '.repeat(500_000);
     const input = intent({ fields: { prompt } });
-    await client.enqueue(input);
+    const config = { operations: { 'text-to-music': { limits: { prompt: false } } } } as const;
+    await using unlimited = createClient({ connectionString: database.connectionString, config });
+    await unlimited.enqueue(input);
     const stored = `select fields->>'prompt' = $2 as whole from onetake.generation_requests where request_key = $1`;
     expect(await database.query(stored, [input.requestKey, prompt])).toEqual([{ whole: true }]);
   });

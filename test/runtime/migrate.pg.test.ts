@@ -5,6 +5,7 @@ import { drizzle } from 'drizzle-orm/node-postgres';
 import { migrate as migrateApp } from 'drizzle-orm/node-postgres/migrator';
 import { PgBoss } from 'pg-boss';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
+import { OPERATION_NAMES } from '../../src/core/operations.ts';
 import { createClient } from '../../src/index.ts';
 import { createPoller, createWorker, migrate } from '../../src/worker.ts';
 import { type Child, startChild } from '../support/children.ts';
@@ -32,6 +33,7 @@ async function migratingChild(database: EmptyDatabase): Promise<Child> {
   return child;
 }
 
+const IN_ORDER = [...OPERATION_NAMES].sort();
 const intent = { operation: 'text-to-music', fields: { prompt: 'rain' }, requestKey: 'a-key' } as const;
 
 describe('migrate', () => {
@@ -39,7 +41,7 @@ describe('migrate', () => {
     await using database = await createEmptyDatabase();
     expect(await migrate({ connectionString: database.connectionString })).toEqual({
       from: 'missing',
-      changed: ['accounts.default', 'operations.text-to-music.breaker', 'operations.video-to-music.breaker'],
+      changed: ['accounts.default', ...OPERATION_NAMES.map((name) => `operations.${name}.breaker`)],
       trouble: null,
     });
     const before = await everyRow(database);
@@ -49,10 +51,9 @@ describe('migrate', () => {
       trouble: null,
     });
     expect(await everyRow(database)).toEqual(before);
-    expect(await database.query('select name from onetake_queue.queue order by name')).toMatchObject([
-      { name: 'submit/default/text-to-music' },
-      { name: 'submit/default/video-to-music' },
-    ]);
+    expect(await database.query('select name from onetake_queue.queue order by name')).toMatchObject(
+      IN_ORDER.map((name) => ({ name: `submit/default/${name}` })),
+    );
   });
 
   it('is safe when eight processes run it at once on an empty database', { timeout: 150_000 }, async () => {
@@ -71,10 +72,7 @@ describe('migrate', () => {
       { name: 'default', revision: 1 },
     ]);
     expect(await database.query('select name, revision from onetake.circuit_breakers order by name')).toEqual(
-      [
-        { name: 'sonilo/text-to-music', revision: 1 },
-        { name: 'sonilo/video-to-music', revision: 1 },
-      ],
+      IN_ORDER.map((name) => ({ name: `sonilo/${name}`, revision: 1 })),
     );
     expect(await database.query('select count(*)::int as applied from onetake.schema_migrations')).toEqual([
       { applied: 2 },
@@ -190,8 +188,10 @@ union all select xmin::text, name, failure_threshold, revision from onetake.circ
     const after = await rows();
     expect(after).toMatchObject([
       { name: 'default', value: 7, revision: 2 },
-      { name: 'sonilo/text-to-music', value: 5, revision: 2 },
-      { name: 'sonilo/video-to-music', value: 3, revision: 1 },
+      ...IN_ORDER.map((name) => ({
+        name: `sonilo/${name}`,
+        ...(name === 'text-to-music' ? { value: 5, revision: 2 } : { value: 3, revision: 1 }),
+      })),
     ]);
     expect((await migrate({ connectionString, config: changed })).changed).toEqual([]);
     expect(await rows()).toEqual(after);

@@ -1,6 +1,7 @@
 import { describe, expect, expectTypeOf, it } from 'vitest';
 import { invalidBreakerSetting } from '../../src/core/circuit-breaker.ts';
 import { OnetakeError } from '../../src/core/errors.ts';
+import { OPERATION_NAMES } from '../../src/core/operations.ts';
 import { defineConfig, type OnetakeConfig } from '../../src/runtime/define-config.ts';
 import { ConfigurationError, type ConfigurationProblem, resolveConfig } from '../../src/runtime/options.ts';
 
@@ -194,7 +195,9 @@ describe('resolveConfig', () => {
           maxConcurrentGenerations: 4,
         },
       },
-      operations: { 'text-to-music': operation, 'video-to-music': operation },
+      operations: Object.fromEntries(
+        OPERATION_NAMES.map((name) => [name, { ...operation, limits: expect.any(Object) }]),
+      ),
       worker: { concurrency: 8, rescueIntervalMs: 1_000, spoolDirectory: '.onetake/spool' },
       poller: { intervalMs: 3_000, maxIntervalMs: 30_000, concurrency: 16 },
       storage: { directory: null, allowPrivateHosts: false },

@@ -69,7 +69,7 @@ export async function setStage(options: StageOptions): Promise<Stage> {
 
   const database = Database.connect(connectionString, { max: 2, applicationName: 'onetake demo' });
   defer(() => database.close());
-  const client = createClient({ connectionString });
+  const client = createClient({ connectionString, config });
   defer(() => client.stop());
   const children = await startChildren(options, surroundings);
   return {

@@ -1,0 +1,126 @@
+import type { OperationName } from './operations.ts';
+
+/**
+ * The provider's numbers as they were published on this day. They move without a version: whatever isn't here is
+ * left to its own 4xx, which costs nothing, and `operations.*.limits` of the configuration overrides what is.
+ */
+export const LIMITS_AS_OF = '2026-10-07';
+
+export interface TextLimit {
+  readonly kind: 'text';
+  /** Characters, each code point one. */
+  readonly maxLength: number;
+}
+
+/** Both ends included. */
+export interface NumberLimit {
+  readonly kind: 'number';
+  readonly min: number;
+  readonly max: number;
+}
+
+export interface ChoiceLimit {
+  readonly kind: 'choice';
+  readonly values: readonly string[];
+}
+
+/** The first starts at 0, and there is at least one. */
+export interface SegmentsLimit {
+  readonly kind: 'segments';
+  /** `starts`: each goes on until the next one. `contiguous`: each has an end, where the next one starts. */
+  readonly order: 'starts' | 'contiguous';
+  readonly maxCount: number;
+  readonly maxPromptLength: number;
+  /** Seconds from start to start, and from the last one to `duration`. */
+  readonly minSpacing: number;
+  /** Left out: not looked at. */
+  readonly labels?: readonly string[];
+  /** Characters of the JSON. */
+  readonly maxLength?: number;
+}
+
+export type FieldLimit = TextLimit | NumberLimit | ChoiceLimit | SegmentsLimit;
+
+/** By field; a field without one isn't looked at. */
+export type FieldLimits = Readonly<Record<string, FieldLimit>>;
+
+export type OperationLimits = Readonly<Record<OperationName, FieldLimits>>;
+
+/** What a configuration says of one field: other numbers, or that the provider alone judges it. */
+export type LimitSetting =
+  | false
+  | {
+      /** Of a text, in characters; of a list, in characters of its JSON. */
+      readonly maxLength?: number;
+      readonly min?: number;
+      readonly max?: number;
+      readonly values?: readonly string[];
+      /** Of a list of segments, as the next ones. */
+      readonly maxCount?: number;
+      readonly maxPromptLength?: number;
+      /** Seconds. */
+      readonly minSpacing?: number;
+      readonly labels?: readonly string[];
+    };
+
+const PROMPT: TextLimit = { kind: 'text', maxLength: 2_000 };
+const MUSIC_FORMAT: ChoiceLimit = { kind: 'choice', values: ['m4a', 'wav', 'mp3'] };
+const EFFECT_FORMAT: ChoiceLimit = { kind: 'choice', values: ['aac', 'wav', 'mp3', 'flac'] };
+const VARIANTS: NumberLimit = { kind: 'number', min: 1, max: 10 };
+
+const MUSIC_SEGMENTS: SegmentsLimit = {
+  kind: 'segments',
+  order: 'starts',
+  maxCount: 30,
+  maxPromptLength: 200,
+  minSpacing: 5,
+  labels: ['intro', 'verse', 'pre-chorus', 'chorus', 'bridge', 'break', 'silence', 'outro', 'none'],
+};
+const EFFECT_SEGMENTS: SegmentsLimit = {
+  kind: 'segments',
+  order: 'contiguous',
+  maxCount: 30,
+  maxPromptLength: 200,
+  minSpacing: 0,
+  maxLength: 40_000,
+};
+
+export const FIELD_LIMITS: OperationLimits = {
+  'text-to-music': {
+    prompt: PROMPT,
+    duration: { kind: 'number', min: 5, max: 360 },
+    output_format: MUSIC_FORMAT,
+    segments: MUSIC_SEGMENTS,
+    variants_num: VARIANTS,
+  },
+  'video-to-music': {
+    prompt: PROMPT,
+    output_format: MUSIC_FORMAT,
+    segments: MUSIC_SEGMENTS,
+    variants_num: VARIANTS,
+    prompt_influence: { kind: 'number', min: 0, max: 1 },
+  },
+  'text-to-sfx': {
+    prompt: PROMPT,
+    duration: { kind: 'number', min: 0.5, max: 180 },
+    audio_format: EFFECT_FORMAT,
+  },
+  'video-to-sfx': {
+    prompt: PROMPT,
+    segments: EFFECT_SEGMENTS,
+    audio_format: EFFECT_FORMAT,
+  },
+};
+
+/** Our limits of an operation, with what is set of them in place. */
+export function limitsWith(
+  operation: OperationName,
+  settings: Readonly<Record<string, LimitSetting>>,
+): FieldLimits {
+  return Object.fromEntries(
+    Object.entries(FIELD_LIMITS[operation]).flatMap(([field, limit]) => {
+      const setting = settings[field];
+      return setting === false ? [] : [[field, { ...limit, ...setting }]];
+    }),
+  );
+}
