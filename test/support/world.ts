@@ -135,7 +135,7 @@ export async function openWorld(options: WorldOptions = {}): Promise<World> {
     worker: { rescueIntervalMs: 100, spoolDirectory, ...options.config?.worker },
   };
   await migrate({ connectionString: database.connectionString, config });
-  const client = createClient({ connectionString: database.connectionString });
+  const client = createClient({ connectionString: database.connectionString, config });
   onTestFinished(() => client.stop());
   const events: SeenEvent[] = [];
   const processOptions = (more: Partial<ProcessOptions>): ProcessOptions => ({
