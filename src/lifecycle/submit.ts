@@ -1,7 +1,9 @@
+import { accountRefusal } from '../core/admission.ts';
 import {
   type Certainty,
   type Health,
   isUsableTaskId,
+  type OutcomeReason,
   outcomeOfTransportFailure,
   outcomeOfUnidentified,
   type Phase,
@@ -78,26 +80,28 @@ const PLAIN_CODE = /^[A-Za-z0-9_.:-]{1,64}$/;
  */
 function recordable(reported: SubmissionOutcome): SubmissionOutcome {
   const outcome = isVerdict(reported) ? reported : { ...reported, ...UNREADABLE };
-  const { errorCode, providerTaskId, httpStatus, responseAgeMs } = outcome.evidence;
+  const { errorCode, providerTaskId, httpStatus, responseAgeMs, repeatedSend, closed } = outcome.evidence;
   const taskId = isUsableTaskId(providerTaskId) ? providerTaskId : null;
   const table =
     outcome.certainty === 'accepted' && taskId === null
       ? outcomeOfUnidentified('accepted_without_task_id')
       : {};
-  const code = errorCode === null || PLAIN_CODE.test(errorCode) ? errorCode : 'unprintable';
   return {
     ...outcome,
     ...table,
+    alert: outcome.alert === true || 'alert' in table,
     retryAfterMs: within(outcome.retryAfterMs, MAX_MS),
     evidence: {
       ...outcome.evidence,
       phase: phaseOf(outcome),
       ...headersSentOf(outcome),
-      errorCode: code,
+      repeatedSend: repeatedSend === true,
+      errorCode: codeOf(errorCode),
       providerTaskId: taskId,
       httpStatus: within(httpStatus, 999),
       // Unknown is the careful reading: the POST then counts as arriving when its lease ends.
       responseAgeMs: within(responseAgeMs, MAX_MS),
+      closed: closed === true,
     },
   };
 }
@@ -112,17 +116,51 @@ const HEALTHS: readonly Health[] = [
   'unknown_failure',
   'none',
 ];
+const REASONS: Readonly<Record<Certainty, readonly OutcomeReason[]>> = {
+  accepted: ['task_accepted'],
+  refused: [
+    'request_refused',
+    'account_refused',
+    'rate_limited',
+    'concurrency_limited',
+    'resubmit_permitted',
+  ],
+  unsent: ['unsent', 'unsent_own_doing'],
+  unknown: [
+    'accepted_without_task_id',
+    'task_id_conflict',
+    'server_error',
+    'unreviewed_status',
+    'transport',
+    'repeated_send',
+    'worker_lost',
+    'intent_lost',
+  ],
+};
 /** What is no verdict of ours proves nothing. */
 const UNREADABLE = outcomeOfTransportFailure({ unsent: false, ownDoing: false });
 
+/** A reason of another certainty, or in words of its own, would go where ours go: into columns, events and delays. */
 function isVerdict({ certainty, health, reason, evidence }: SubmissionOutcome): boolean {
   return (
     CERTAINTIES.includes(certainty) &&
     HEALTHS.includes(health) &&
-    typeof reason === 'string' &&
-    // Its word counts for *unsent*, until it contradicts itself.
-    !(certainty === 'unsent' && evidence.headersSent === true)
+    REASONS[certainty].includes(reason) &&
+    !contradictsItself(certainty, evidence) &&
+    // Without one of these statuses nothing is held, and the next POST would follow at once.
+    (reason !== 'account_refused' || accountRefusal(evidence.httpStatus ?? 0, null) !== undefined)
   );
+}
+
+/** Its word counts for *unsent* and *refused*, which permit another POST, until the wire says otherwise. */
+function contradictsItself(certainty: Certainty, { headersSent, httpStatus, providerTaskId }: WireEvidence) {
+  if (certainty === 'unsent' && (headersSent === true || typeof httpStatus === 'number')) return true;
+  return (certainty === 'unsent' || certainty === 'refused') && isUsableTaskId(providerTaskId);
+}
+
+function codeOf(code: unknown): string | null {
+  if (code === null || code === undefined) return null;
+  return typeof code === 'string' && PLAIN_CODE.test(code) ? code : 'unprintable';
 }
 
 function phaseOf({ certainty, evidence: { phase } }: SubmissionOutcome): Phase {

@@ -2,6 +2,8 @@ import { describe, expect, it, onTestFinished } from 'vitest';
 import type { Provider, Submission } from '../../src/core/provider.ts';
 import { admit } from '../../src/lifecycle/admit.ts';
 import { submit } from '../../src/lifecycle/submit.ts';
+import type { AdmittedAttempt } from '../../src/postgres/submission-attempts.ts';
+import { decodeSpooled, encodeSpooled } from '../../src/storage/spool-file.ts';
 import { laneOf, lifecycleContext } from '../support/lifecycle-context.ts';
 import type { ProviderCall } from '../support/raw-provider.ts';
 import { API_KEY, openTransactions, openWorld, type Row } from '../support/world.ts';
@@ -220,6 +222,66 @@ describe('a provider of the app’s own', () => {
     expect(request).toMatchObject({ state: 'ambiguous', state_reason: 'transport', charge: 'possible' });
     expect(attempt).toMatchObject({ certainty: 'unknown', phase: 'sent', provider_task_id: 'bought' });
   });
+
+  it.each<[string, object]>([
+    ['words of its own', { reason: 'the prompt was: a secret song' }],
+    ['a reason that no column holds', { reason: 'x\u0000y' }],
+    ['a reason of another certainty', { reason: 'request_refused' }],
+    ['a refusal that is a server error', { certainty: 'refused', reason: 'server_error' }],
+    ['a refusal that names a task', { certainty: 'refused', reason: 'request_refused' }],
+    ['that nothing was sent, of an answer,', { certainty: 'unsent', reason: 'unsent' }],
+    [
+      'a refusal of the account without the status that says which',
+      { certainty: 'refused', reason: 'account_refused' },
+    ],
+  ])('that gives %s as its reason has told nothing: frozen, and its words go nowhere', async (_what, odd) => {
+    const { world, request, attempt } = await submitted(async () => ({ ...BOUGHT, ...odd }));
+    expect(request).toMatchObject({ state: 'ambiguous', state_reason: 'transport', charge: 'possible' });
+    expect(attempt).toMatchObject({ certainty: 'unknown', provider_task_id: 'bought' });
+    expect(JSON.stringify([world.events, request['state_reason'], attempt])).not.toContain('secret song');
+  });
+
+  it.each<[string, object, object]>([
+    ['nothing of its end', {}, { closed: undefined }],
+    ['nothing of a code', {}, { errorCode: undefined }],
+    ['a number as its code', {}, { errorCode: 402 }],
+    ['a list as its code', {}, { errorCode: ['a', 'b'] }],
+    ['nothing of an alert', { alert: undefined }, {}],
+    ['a word as whether it sent twice', {}, { repeatedSend: 'no' }],
+    ['a word as its end', {}, { closed: 'yes' }],
+  ])(
+    'that tells %s has its purchase recorded, and kept whole on disk while it cannot be',
+    async (_what, odd, evidence) => {
+      const { world, request, attempt } = await submitted(async () => ({
+        ...BOUGHT,
+        ...odd,
+        evidence: { ...BOUGHT.evidence, ...evidence },
+      }));
+      expect(request).toMatchObject({ state: 'accepted', provider_task_id: 'bought', attention: null });
+      expect(attempt).toMatchObject({ closed_at: 'closed' in evidence ? null : expect.any(Date) });
+      const ctx = await lifecycleContext({
+        connectionString: world.database.connectionString,
+        config: world.config,
+      });
+      onTestFinished(() => ctx.stop());
+      const provider = mine(async () => ({
+        ...BOUGHT,
+        ...odd,
+        evidence: { ...BOUGHT.evidence, ...evidence },
+      }));
+      await world.song('two');
+      const batch = await admit(ctx, await laneOf(ctx), { wanted: 1 });
+      if ('blockedBy' in batch) throw new Error(batch.blockedBy);
+      const [intent] = batch.attempts as [AdmittedAttempt];
+      const outcome = await submit(
+        { ...ctx, providerNamed: () => provider },
+        intent,
+        'sonilo',
+        batch.maySend,
+      );
+      expect(decodeSpooled(encodeSpooled({ intent, outcome }))).toMatchObject({ kind: 'outcome' });
+    },
+  );
 
   it('that waits a capacity refusal of NaN ms pauses as long as ours does', async () => {
     const { world, request } = await submitted(async () => ({
