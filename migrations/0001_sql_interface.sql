@@ -359,6 +359,24 @@ exception when unique_violation then
 end
 $$;
 --> statement-breakpoint
+-- Until when a POST of the request may still arrive; null: each of them is closed. Not the last one's alone: an attempt
+-- that the database had lost comes in below the others, and may be on the wire.
+create function onetake.quarantine_end(request_id uuid) returns timestamptz
+language sql stable set search_path = pg_catalog, pg_temp
+as $$
+  select greatest(
+    (
+      select max(a.quarantine_until) from onetake.submission_attempts a
+      where a.request_id = quarantine_end.request_id and a.closed_at is null
+    ),
+    -- A forgotten attempt's worker may have been killed moments before the freeze, and nobody knows its lease.
+    (
+      select r.recovered_at + interval '5 min' from onetake.generation_requests r
+      where r.id = quarantine_end.request_id
+    )
+  )
+$$;
+--> statement-breakpoint
 -- Permits exactly one more paid POST (or, with resubmit false, ends the request as cancelled). The POST
 -- waits for the old attempt to be closed, or else for its quarantine: bytes outlive a killed process.
 create function onetake.resolve_as_not_accepted(
@@ -414,14 +432,7 @@ begin
     perform pg_notify('onetake', 'slot');
     return row(resolve_as_not_accepted.request_id, was, 'cancelled', 0, null)::onetake.resolution;
   end if;
-  earliest := case
-    when last_attempt.id is null or last_attempt.closed_at is not null then at_once
-    else greatest(at_once, last_attempt.quarantine_until)
-  end;
-  -- A forgotten attempt's worker may have been killed moments before the freeze, and nobody knows its lease.
-  select greatest(earliest, r.recovered_at + interval '5 min') into earliest
-  from onetake.generation_requests r
-  where r.id = resolve_as_not_accepted.request_id;
+  earliest := greatest(at_once, onetake.quarantine_end(resolve_as_not_accepted.request_id));
   -- The guard lets this one row through, in this transaction.
   perform set_config('onetake.rearming', resolve_as_not_accepted.request_id::text, true);
   update onetake.generation_requests r
@@ -903,10 +914,7 @@ select
   a.started_at,
   a.settled_at,
   r.charge,
-  case
-    when a.id is null or a.closed_at is not null then a.settled_at
-    else a.quarantine_until
-  end as rearmable_at,
+  greatest(onetake.quarantine_end(r.id), case when a.closed_at is not null then a.settled_at end) as rearmable_at,
   onetake.paid_evidence(r.id) is not null as needs_force,
   onetake.paid_evidence(r.id) as paid_evidence,
   (
@@ -1169,7 +1177,8 @@ revoke execute on all functions in schema onetake from public;
 --> statement-breakpoint
 -- Pure, or no more than the caller may read or write: the trigger and the workers call them with their own rights.
 grant execute on function onetake.is_legal_move(text, text), onetake.charge_of(uuid),
-  onetake.next_round(text, text, text, integer), onetake.lasting_attention(text), onetake.paid_evidence(uuid), onetake.attempt_of_task(uuid, text),
+  onetake.next_round(text, text, text, integer), onetake.lasting_attention(text), onetake.paid_evidence(uuid),
+  onetake.quarantine_end(uuid), onetake.attempt_of_task(uuid, text),
   onetake.plain_line(text), onetake.quoted_line(text), onetake.clock_text(timestamptz, timestamptz),
   onetake.override_in_force(text, timestamptz, timestamptz), onetake.note_expired_override(text),
   onetake.present_installation(), onetake.check_installation(uuid, bigint, pg_lsn, uuid),

@@ -378,6 +378,21 @@ describe('resolve_as_not_accepted', () => {
     await insertAttempt(database, id, { ...settledAs('unknown'), attempt: 2, quarantine_until: until });
     expect((await resolveAsNotAccepted(sql, id, NOTE)).notBefore).toEqual(until);
   });
+
+  it.each([
+    ['is still on the wire', {}],
+    ['is unknown and not closed', settledAs('unknown')],
+  ])('waits for an attempt below the last that came to light later and %s', async (_what, columns) => {
+    const { id } = await insertAmbiguous(database, { http_status: 502, closed_at: ago(0) });
+    const until = ago(-50_000);
+    await insertAttempt(database, id, { ...columns, attempt: 0, quarantine_until: until });
+    const [shown] = await database.query(
+      'select rearmable_at from onetake.ambiguous_submissions where id = $1',
+      [id],
+    );
+    expect(shown).toEqual({ rearmable_at: until });
+    expect((await resolveAsNotAccepted(sql, id, NOTE)).notBefore).toEqual(until);
+  });
 });
 
 describe('the attempt that a task belongs to', () => {

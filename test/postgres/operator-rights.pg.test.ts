@@ -58,11 +58,13 @@ describe('the functions of the schema', () => {
       'follow_other_tasks',
       'is_legal_move',
       'lasting_attention',
+      'next_round',
       CLOCK_FUNCTION,
       'override_in_force',
       'paid_evidence',
       'plain_line',
       'present_installation',
+      'quarantine_end',
       'quoted_line',
     ]);
   });
@@ -92,6 +94,7 @@ describe('a role without rights', () => {
       // Open, and of no use to whoever may not read or write the tables.
       `select onetake.follow_other_tasks('${id}')`,
       `select onetake.paid_evidence('${id}')`,
+      `select onetake.quarantine_end('${id}')`,
       `select onetake.attempt_of_task('${id}', 'task')`,
       `select onetake.release_account('default', null, 'eve', 'why not')`,
       `select onetake.force_breaker('sonilo/text-to-music', 'forced_open', 'eve', 'why not')`,

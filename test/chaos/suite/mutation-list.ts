@@ -216,8 +216,8 @@ export const MUTATIONS: readonly Mutation[] = [
     edits: [
       edit(
         'migrations/0001_sql_interface.sql',
-        'else greatest(at_once, last_attempt.quarantine_until)',
-        'else at_once',
+        'greatest(at_once, onetake.quarantine_end(resolve_as_not_accepted.request_id))',
+        'at_once',
       ),
     ],
     tests: [{ project: 'postgres', file: 'test/postgres/operator-functions.pg.test.ts' }],
