@@ -70,9 +70,10 @@ for each statement execute function onetake.guard_request_move();
 -- at and below priority 0 take turns of their own. Two descents of an index and no lock: two transactions that don't
 -- see each other share a turn, which is harmless. The highest turn stands 2,147,483,647 off, and room for a priority.
 create function onetake.next_round(account text, operation text, fair_group text, priority integer) returns integer
-language sql stable
+language plpgsql stable
 as $$
-  select least(coalesce(greatest(
+begin
+  return least(coalesce(greatest(
     (
       select max(a.round) from onetake.submission_attempts a
       where a.account = next_round.account and a.operation = next_round.operation
@@ -83,7 +84,102 @@ as $$
         and r.fair_group = next_round.fair_group and sign(r.priority) = sign(next_round.priority)
         and r.state = 'queued'
     )
-  ), 0)::bigint + 1, 2000000000)::integer
+  ), 0)::bigint + 1, 2000000000)::integer;
+end
+$$;
+--> statement-breakpoint
+-- Writes requests and their jobs in one round trip, and undoes both together: like a savepoint around it, the block
+-- keeps an error from ending the caller's transaction. `requests` come in the order in which their keys are locked.
+-- One row for each, or one that says no more about an error than its SQLSTATE.
+create function onetake.enqueue(requests jsonb)
+returns table (number integer, id text, state text, digest text, problem text, error text)
+language plpgsql
+as $$
+#variable_conflict use_column
+declare
+  jobs jsonb;
+  made integer;
+  sent integer := 0;
+  opens_lane boolean;
+begin
+  with wanted as materialized (
+    select g.* from jsonb_to_recordset(requests) as g (number integer, id uuid, account text, operation text,
+      request_key text, fields jsonb, payload_digest text, fair_group text, priority integer, round integer,
+      submit_before timestamptz, supersedes uuid)
+    -- Asked for, and not left to the foreign keys: an error would tell nothing about the other requests.
+    where exists (select from onetake.accounts a where a.name = g.account)
+      and (g.supersedes is null or exists (select from onetake.generation_requests r where r.id = g.supersedes))
+  ), inserted as (
+    insert into onetake.generation_requests as r (id, account, operation, request_key, fields, payload_digest,
+      fair_group, priority, submit_before, supersedes, not_before, round)
+    select w.id, w.account, w.operation, w.request_key, w.fields, w.payload_digest, w.fair_group, w.priority,
+      w.submit_before, w.supersedes, date_trunc('milliseconds', clock_timestamp()),
+      coalesce(w.round, onetake.next_round(w.account, w.operation, w.fair_group, w.priority))
+    from wanted w
+    order by w.number
+    -- Waits for an uncommitted row with the same key, which only the next statement can see.
+    on conflict (account, request_key) do nothing
+    returning r.id, r.account, r.operation, r.priority - r.round as priority
+  ), lanes as (
+    select distinct i.account, i.operation from inserted i
+  )
+  select count(*), jsonb_agg(jsonb_build_object('id', i.id, 'queue', 'submit/' || i.account || '/' || i.operation,
+      'priority', i.priority)),
+    -- In the snapshot from before the insert.
+    (
+      select bool_or(not exists (
+        select from onetake.generation_requests r
+        where r.account = l.account and r.operation = l.operation and r.state = 'queued'
+      )) from lanes l
+    )
+  into made, jobs, opens_lane
+  from inserted i;
+  if made > 0 then
+    -- As pg-boss inserts them, whose own statement would be planned anew for each. No request is ever lost on account
+    -- of a job: what can't be sent here, because its lane has no queue yet or for whatever reason, rescue sends.
+    begin
+      insert into onetake_queue.job (name, data, priority, singleton_key, policy, expire_seconds, deletion_seconds,
+        keep_until, retry_limit, retry_delay, retry_backoff, retry_delay_max, dead_letter, heartbeat_seconds)
+      select q.name, jsonb_build_object('requestId', j.id), j.priority, j.id, q.policy, q.expire_seconds,
+        q.deletion_seconds, now() + q.retention_seconds * interval '1 s', q.retry_limit, q.retry_delay,
+        q.retry_backoff, q.retry_delay_max, q.dead_letter, q.heartbeat_seconds
+      from jsonb_to_recordset(jobs) as j (id text, queue text, priority integer)
+      join onetake_queue.queue q on q.name = j.queue
+      on conflict do nothing;
+      get diagnostics sent = row_count;
+    exception when others then
+      sent := 0;
+    end;
+    if sent < made then
+      -- Whichever they are: one that is sent again has a job already, which is as good.
+      update onetake.generation_requests r set job_due = true
+      from jsonb_to_recordset(jobs) as j (id uuid)
+      where r.id = j.id;
+    end if;
+    -- Only for a lane that was empty: each NOTIFY serialises its commit, cluster-wide.
+    if opens_lane then
+      perform pg_notify('onetake', 'lane');
+    end if;
+  end if;
+  if made = jsonb_array_length(requests) then
+    return query
+    select g.number, g.id, 'queued', g.payload_digest, null::text, null::text
+    from jsonb_to_recordset(requests) as g (number integer, id text, payload_digest text);
+  else
+    return query
+    select g.number, r.id::text, r.state, r.payload_digest, case
+        when r.id is not null then null
+        when not exists (select from onetake.accounts a where a.name = g.account) then 'unknown_account'
+        when g.supersedes is not null
+          and not exists (select from onetake.generation_requests s where s.id = g.supersedes) then 'unknown_supersedes'
+        else 'hidden'
+      end, null::text
+    from jsonb_to_recordset(requests) as g (number integer, account text, request_key text, supersedes uuid)
+    left join onetake.generation_requests r on r.account = g.account and r.request_key = g.request_key;
+  end if;
+exception when query_canceled or others then
+  return query select null::integer, null::text, null::text, null::text, null::text, sqlstate;
+end
 $$;
 --> statement-breakpoint
 create function onetake.charge_of(request_id uuid) returns text
@@ -1177,6 +1273,7 @@ revoke execute on all functions in schema onetake from public;
 --> statement-breakpoint
 -- Pure, or no more than the caller may read or write: the trigger and the workers call them with their own rights.
 grant execute on function onetake.is_legal_move(text, text), onetake.charge_of(uuid),
+  onetake.enqueue(jsonb),
   onetake.next_round(text, text, text, integer), onetake.lasting_attention(text), onetake.paid_evidence(uuid),
   onetake.quarantine_end(uuid), onetake.attempt_of_task(uuid, text),
   onetake.plain_line(text), onetake.quoted_line(text), onetake.clock_text(timestamptz, timestamptz),

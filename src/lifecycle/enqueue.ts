@@ -7,17 +7,15 @@ import { wireFields } from '../core/operations.ts';
 import { findAccount, listAccountNames } from '../postgres/accounts.ts';
 import { breakerName, peekRefusal } from '../postgres/circuit-breakers.ts';
 import type { Sql } from '../postgres/database.ts';
-import { databaseErrorCode } from '../postgres/errors.ts';
 import {
-  findRequestByKey,
-  insertRequest,
-  markJobDue,
+  type EnqueueProblem,
+  EnqueueRefusedError,
+  enqueueRequests,
+  findRequestsByKey,
+  type KnownRequest,
   type NewRequest,
-  notifyNewLane,
-  requestExists,
-} from '../postgres/generation-requests.ts';
-import type { JobQueue } from '../queue/boss.ts';
-import type { RequestToSend } from '../queue/jobs.ts';
+} from '../postgres/enqueue-requests.ts';
+import { inSavepoint } from './in-savepoint.ts';
 
 const SERIALIZATION_FAILURE = '40001';
 
@@ -39,28 +37,60 @@ export interface Intent {
 
 /** What enqueue works with beside the connection that it is given. */
 export interface EnqueueContext {
-  readonly queue: JobQueue;
-  /** Refuses a database that this build can't work with. Runs on the connection of the enqueue. */
-  readonly requireSchema: (sql: Sql) => Promise<void>;
+  /** Whether `makeReady` has found everything in order before. */
+  readonly isReady: () => boolean;
+  /** Refuses a database, or a queue in it, that this build can't work with. Runs on the connection of the enqueue. */
+  readonly makeReady: (sql: Sql) => Promise<void>;
 }
 
+export interface EnqueueTerms {
+  /** Given again after a COMMIT whose answer was lost, the row that was made the first time is told as created. */
+  readonly id?: string;
+  /** That a transaction is open is known; else it is found out, which costs two round trips. */
+  readonly isOpen?: boolean;
+}
+
+export type Refusal = { readonly refused: 'breaker_open'; readonly retryAt: Date | null };
 export type EnqueueResult =
   | { readonly id: string; readonly state: RequestState; readonly created: boolean }
-  | { readonly refused: 'breaker_open'; readonly retryAt: Date | null };
+  | Refusal;
 
 /**
- * Writes the request and its job on the given connection, inside a savepoint of ours: an error leaves the
- * caller's transaction usable and without half a request. Given the same `id` again, after a COMMIT whose
- * answer was lost, it says `created` of the row that it made the first time.
+ * Writes the request and its job on the given connection, as inside a savepoint of ours: an error leaves the
+ * caller's transaction usable and without half a request.
  */
 export async function enqueue(
   ctx: EnqueueContext,
   tx: Sql,
   intent: Intent,
-  id: string = randomUUID(),
+  { id = randomUUID(), isOpen = false }: EnqueueTerms = {},
 ): Promise<EnqueueResult> {
+  const request = newRequest(intent, id);
+  const { problems = [], whenOpen } = intent;
+  if (isOpen && ctx.isReady() && problems.length === 0 && whenOpen === 'wait') {
+    const [answer] = await writeRequests(tx, [request]);
+    if (typeof answer === 'object') return resultOf(request, answer);
+    // Nothing was written, and why is asked for below.
+  }
+  return inSavepoint(tx, 'onetake_enqueue', async () => {
+    await ctx.makeReady(tx);
+    if (problems.length > 0 || whenOpen === 'refuse') {
+      // Limits move and breakers open: what the key names already is the same request still.
+      const found = (await findRequestsByKey(tx, [request])).get(0);
+      if (found !== undefined) return resultOf(request, found);
+      if (problems.length > 0) throw new FieldsError(intent.operation, problems);
+      const refusal = await refusalByBreaker(tx, intent.account, intent.operation);
+      if (refusal !== undefined) return refusal;
+    }
+    const [answer] = await writeRequests(tx, [request]);
+    if (typeof answer === 'object') return resultOf(request, answer);
+    throw await explain(tx, request, answer);
+  });
+}
+
+export function newRequest(intent: Intent, id: string): NewRequest {
   const encoded = encodeFields(intent.operation, intent.fields);
-  const request = {
+  return {
     id,
     account: intent.account,
     operation: intent.operation,
@@ -71,25 +101,8 @@ export async function enqueue(
     priority: intent.priority,
     submitBefore: intent.submitBefore?.toISOString() ?? null,
     supersedes: intent.supersedes,
+    round: null,
   };
-  return inSavepoint(tx, 'onetake_enqueue', async () => {
-    await ctx.requireSchema(tx);
-    // Limits move: what the key names already is the same request still.
-    if (intent.problems !== undefined && intent.problems.length > 0) {
-      const found = await findRequestByKey(tx, request.account, request.requestKey);
-      if (found === undefined) throw new FieldsError(intent.operation, intent.problems);
-      return sameIntent(request, found);
-    }
-    if (intent.whenOpen === 'refuse') {
-      const refusal = await refusalByBreaker(tx, intent);
-      if (refusal !== undefined) return refusal;
-    }
-    const inserted = await insertNew(tx, request);
-    if (inserted === undefined) return existing(tx, request);
-    await notifyNewLane(tx, request.id, request.account, request.operation);
-    await sendJob(tx, ctx.queue, { ...request, ...inserted });
-    return { id: request.id, state: 'queued', created: true };
-  });
 }
 
 /**
@@ -110,44 +123,32 @@ export function digestOf(operation: string, encoded: Readonly<Record<string, str
  * what a permit would be refused to, and not when a probe is due: where every caller asks first, nothing
  * else would ever be queued that could be the probe.
  */
-async function refusalByBreaker(tx: Sql, intent: Intent): Promise<EnqueueResult | undefined> {
-  if ((await findRequestByKey(tx, intent.account, intent.requestKey)) !== undefined) return undefined;
-  const account = await findAccount(tx, intent.account);
-  if (account === undefined) throw await unknownAccount(tx, intent.account);
+export async function refusalByBreaker(
+  tx: Sql,
+  accountName: string,
+  operation: string,
+): Promise<Refusal | undefined> {
+  const account = await findAccount(tx, accountName);
+  if (account === undefined) throw unknownAccount(accountName, await listAccountNames(tx));
   // Once a probe is due somebody has to be it: with nothing queued, the breaker would stay open for ever.
-  const refusal = await peekRefusal(tx, breakerName(account.provider, intent.operation));
+  const refusal = await peekRefusal(tx, breakerName(account.provider, operation));
   return refusal === undefined ? undefined : { refused: 'breaker_open', ...refusal };
 }
 
-async function insertNew(tx: Sql, request: NewRequest): ReturnType<typeof insertRequest> {
+export async function writeRequests(
+  tx: Sql,
+  requests: readonly NewRequest[],
+): Promise<(KnownRequest | EnqueueProblem)[]> {
   try {
-    return await insertRequest(tx, request);
+    return await enqueueRequests(tx, requests);
   } catch (error) {
-    throw databaseErrorCode(error) === SERIALIZATION_FAILURE ? hiddenBySnapshot(error) : error;
+    const isStale = error instanceof EnqueueRefusedError && error.code === SERIALIZATION_FAILURE;
+    throw isStale ? hiddenBySnapshot(error) : error;
   }
 }
 
-async function unknownAccount(tx: Sql, name: string): Promise<OnetakeError> {
-  const known = await listAccountNames(tx);
-  return new OnetakeError(
-    'unknown_account',
-    `account: there is no account "${name}".${suggestion(name, known)}`,
-    {
-      hint: 'Add it to `accounts` in the configuration and run `onetake migrate`, or call upsertAccount().',
-    },
-  );
-}
-
-async function existing(tx: Sql, request: NewRequest): Promise<EnqueueResult> {
-  const found = await findRequestByKey(tx, request.account, request.requestKey);
-  if (found === undefined) throw await whyNotInserted(tx, request);
-  return sameIntent(request, found);
-}
-
-function sameIntent(
-  request: NewRequest,
-  found: NonNullable<Awaited<ReturnType<typeof findRequestByKey>>>,
-): EnqueueResult {
+/** The row that the request's key names now, or `intent_mismatch`. */
+export function resultOf(request: NewRequest, found: KnownRequest): EnqueueResult {
   if (found.payloadDigest !== request.payloadDigest) {
     throw new OnetakeError(
       'intent_mismatch',
@@ -158,16 +159,37 @@ function sameIntent(
   return { id: found.id, state: found.state, created: found.id === request.id };
 }
 
-async function whyNotInserted(tx: Sql, request: NewRequest): Promise<OnetakeError> {
-  if ((await findAccount(tx, request.account)) === undefined) return unknownAccount(tx, request.account);
-  if (request.supersedes !== null && !(await requestExists(tx, request.supersedes))) {
-    return new OnetakeError('request_not_found', 'supersedes: there is no generation request with that id.');
+async function explain(
+  tx: Sql,
+  request: NewRequest,
+  problem: EnqueueProblem | undefined,
+): Promise<OnetakeError> {
+  switch (problem) {
+    case 'unknown_account':
+      return unknownAccount(request.account, await listAccountNames(tx));
+    case 'unknown_supersedes':
+      return unknownSupersedes();
+    default:
+      return hiddenBySnapshot();
   }
-  return hiddenBySnapshot();
+}
+
+export function unknownAccount(name: string, known: readonly string[]): OnetakeError {
+  return new OnetakeError(
+    'unknown_account',
+    `account: there is no account "${name}".${suggestion(name, known)}`,
+    {
+      hint: 'Add it to `accounts` in the configuration and run `onetake migrate`, or call upsertAccount().',
+    },
+  );
+}
+
+export function unknownSupersedes(): OnetakeError {
+  return new OnetakeError('request_not_found', 'supersedes: there is no generation request with that id.');
 }
 
 /** Under REPEATABLE READ or stricter: the row is there, and the caller's snapshot is older. */
-function hiddenBySnapshot(cause?: unknown): OnetakeError {
+export function hiddenBySnapshot(cause?: unknown): OnetakeError {
   return new OnetakeError(
     'serialization_failure',
     'requestKey: another transaction has just enqueued it, and the snapshot of this one is older.',
@@ -176,43 +198,4 @@ function hiddenBySnapshot(cause?: unknown): OnetakeError {
       ...(cause === undefined ? {} : { cause }),
     },
   );
-}
-
-/** No request is ever lost on account of a job: a send that fails leaves `job_due` for rescue. */
-async function sendJob(tx: Sql, queue: JobQueue, request: RequestToSend): Promise<void> {
-  try {
-    await inSavepoint(tx, 'onetake_job', () => queue.send(tx, request, null));
-  } catch (error) {
-    if (error instanceof OnetakeError) throw error;
-    try {
-      await markJobDue(tx, request.id);
-    } catch {
-      // The transaction is beyond that, and why tells more, to whoever may run it again.
-      throw error;
-    }
-  }
-}
-
-async function inSavepoint<Result>(tx: Sql, name: string, work: () => Promise<Result>): Promise<Result> {
-  try {
-    await tx.executeSql(`savepoint ${name}`);
-  } catch (error) {
-    if (databaseErrorCode(error) !== '25P01') throw error;
-    throw new OnetakeError('invalid_option', 'tx: no transaction is open on that connection.', {
-      hint: 'Begin one first, or leave `tx` out and let onetake use a transaction of its own.',
-    });
-  }
-  let result: Result;
-  try {
-    result = await work();
-  } catch (error) {
-    // On a connection that is gone this fails too, and the first error tells more.
-    await tx.executeSql(`rollback to savepoint ${name}`).then(
-      () => tx.executeSql(`release savepoint ${name}`),
-      () => {},
-    );
-    throw error;
-  }
-  await tx.executeSql(`release savepoint ${name}`);
-  return result;
 }

@@ -1,98 +1,9 @@
 import type { Attention, RequestState } from '../core/generation-request.ts';
-import type { EncodedFields } from '../core/operations.ts';
 import type { OutcomeReason } from '../core/outcome.ts';
 import { END_ATTENTION } from './attention.ts';
 import { firstRow, rows, type Sql } from './database.ts';
 
-// Statements about one request, in the order of its life. Those that a caller's transaction runs take
-// every parameter as text and cast it: other drivers encode typed parameters in ways of their own.
-
-export interface NewRequest {
-  readonly id: string;
-  readonly account: string;
-  readonly operation: string;
-  readonly requestKey: string;
-  readonly fields: EncodedFields;
-  readonly payloadDigest: string;
-  readonly fairGroup: string;
-  readonly priority: number;
-  /** ISO 8601 */
-  readonly submitBefore: string | null;
-  readonly supersedes: string | null;
-}
-
-/**
- * Its job's priority when the row is new; undefined when the account has that key already (whose row only the next statement
- * can see), or when there is no such account or no such request to supersede. Waits for an uncommitted row
- * with the same key. Those two are asked for and not left to the foreign keys: with some drivers one failed
- * statement is the end of the caller's transaction, savepoint or not.
- */
-export async function insertRequest(
-  sql: Sql,
-  request: NewRequest,
-): Promise<{ readonly jobPriority: number } | undefined> {
-  const inserted = await rows<{ jobPriority: number }>(
-    sql,
-    `insert into onetake.generation_requests (id, account, operation, request_key, fields, payload_digest,
-  fair_group, priority, submit_before, supersedes, not_before, round)
-select $1::text::uuid, $2::text, $3::text, $4::text, $5::text::jsonb, $6::text, $7::text, $8::text::integer,
-  $9::text::timestamptz, $10::text::uuid, date_trunc('milliseconds', clock_timestamp()),
-  onetake.next_round($2::text, $3::text, $7::text, $8::text::integer)
-where exists (select from onetake.accounts where name = $2::text)
-  and ($10::text is null or exists (select from onetake.generation_requests where id = $10::text::uuid))
-on conflict (account, request_key) do nothing
-returning priority - round as "jobPriority"`,
-    [
-      request.id,
-      request.account,
-      request.operation,
-      request.requestKey,
-      JSON.stringify(request.fields),
-      request.payloadDigest,
-      request.fairGroup,
-      String(request.priority),
-      request.submitBefore,
-      request.supersedes,
-    ],
-  );
-  return inserted[0];
-}
-
-export interface ExistingRequest {
-  readonly id: string;
-  readonly state: RequestState;
-  readonly payloadDigest: string;
-}
-
-export async function findRequestByKey(
-  sql: Sql,
-  account: string,
-  requestKey: string,
-): Promise<ExistingRequest | undefined> {
-  return firstRow(
-    sql,
-    `select id, state, payload_digest as "payloadDigest" from onetake.generation_requests
-where account = $1::text and request_key = $2::text`,
-    [account, requestKey],
-  );
-}
-
-export async function requestExists(sql: Sql, id: string): Promise<boolean> {
-  return (
-    (await rows(sql, 'select from onetake.generation_requests where id = $1::text::uuid', [id])).length > 0
-  );
-}
-
-/** Wakes the workers, but only for a lane that was empty: each NOTIFY serialises its commit, cluster-wide. */
-export async function notifyNewLane(sql: Sql, id: string, account: string, operation: string): Promise<void> {
-  await sql.executeSql(
-    `select pg_notify('onetake', 'lane') where not exists (
-  select from onetake.generation_requests
-  where account = $2::text and operation = $3::text and state = 'queued' and id <> $1::text::uuid
-)`,
-    [id, account, operation],
-  );
-}
+// Statements about one request after its enqueue, in the order of its life.
 
 /** A job must be sent for this request by whoever can; rescue does. */
 export async function markJobDue(sql: Sql, id: string): Promise<void> {

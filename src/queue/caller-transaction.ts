@@ -29,6 +29,20 @@ function throughDrizzle(tx: Parameters<typeof fromDrizzle>[0]): Executor {
   };
 }
 
+/**
+ * True when the driver says that a transaction is open on that connection, in its own words: `pg` does, and drizzle
+ * over it has the client at hand. False says nothing: then a SAVEPOINT tells.
+ */
+export function isKnownOpen(tx: CallerTransaction): boolean {
+  const client = statusOf(tx) ?? statusOf((tx as { session?: { client?: unknown } }).session?.client);
+  return client === 'T';
+}
+
+function statusOf(client: unknown): unknown {
+  const asked = client as { getTransactionStatus?: () => unknown } | undefined;
+  return typeof asked?.getTransactionStatus === 'function' ? asked.getTransactionStatus() : undefined;
+}
+
 /** Runs our statements on the caller's connection, and on no other. */
 export function callerExecutor(tx: CallerTransaction): Executor {
   if (typeof tx === 'object' && tx !== null) {

@@ -6,7 +6,8 @@ import type { BreakerOverride } from '../core/circuit-breaker.ts';
 import { OnetakeError, type OnetakeErrorCode } from '../core/errors.ts';
 import { isTerminal, type RequestState } from '../core/generation-request.ts';
 import { OPERATION_NAMES } from '../core/operations.ts';
-import { type EnqueueResult, enqueue, type Intent } from '../lifecycle/enqueue.ts';
+import { type EnqueueResult, enqueue } from '../lifecycle/enqueue.ts';
+import { type EnqueueManyResult, enqueueMany } from '../lifecycle/enqueue-many.ts';
 import { type AccountOverview, listAccounts } from '../postgres/account-holds.ts';
 import { upsertAccount } from '../postgres/accounts.ts';
 import {
@@ -46,7 +47,7 @@ import {
 } from '../postgres/request-overview.ts';
 import { requireSchema } from '../postgres/schema-version.ts';
 import { JobQueue } from '../queue/boss.ts';
-import { type CallerTransaction, callerExecutor } from '../queue/caller-transaction.ts';
+import { type CallerTransaction, callerExecutor, isKnownOpen } from '../queue/caller-transaction.ts';
 import {
   checkAccount,
   checkFilter,
@@ -59,7 +60,7 @@ import {
 } from './client-options.ts';
 import { explainDatabaseError } from './database-errors.ts';
 import type { OnetakeConfig } from './define-config.ts';
-import { checkEnqueue, type EnqueueInput, preflightRules } from './enqueue-options.ts';
+import { checkEnqueue, checkEnqueueMany, type EnqueueInput, preflightRules } from './enqueue-options.ts';
 import { inTurn } from './in-turn.ts';
 import { type ResolvedConfig, resolveConfig } from './options.ts';
 import { type Recovery, recover } from './recover.ts';
@@ -103,6 +104,15 @@ export interface Client {
    * Transactions that enqueue the same keys in different orders can deadlock (40P01), as with any unique key.
    */
   enqueue(input: EnqueueInput, options?: { readonly tx?: CallerTransaction }): Promise<EnqueueResult>;
+  /**
+   * Enqueues up to 100,000 at once, set-based and all or nothing; one result for each, in the given order. What
+   * `enqueue` would throw for one of them is its result here, and keeps no other out. Of two with the same key the
+   * first is written. Two calls with the same keys don't deadlock, whatever their orders.
+   */
+  enqueue(
+    inputs: readonly EnqueueInput[],
+    options?: { readonly tx?: CallerTransaction },
+  ): Promise<EnqueueManyResult[]>;
   /** Undefined when there is none with that id (or unique prefix of 8 or more). */
   get(id: string): Promise<RequestDetails | undefined>;
   list(filter?: RequestFilter): Promise<RequestRow[]>;
@@ -146,12 +156,14 @@ export function createClient(options: ClientOptions): Client {
   const queue = new JobQueue({ executor: database.upkeep, role: 'client', onError: () => {} });
   // What an operator's function did is undone as a whole when its transaction fails, so it may be asked again.
   const act = <Result>(work: (tx: Sql) => Promise<Result>) => database.retryingTransaction(work);
-  let schemaIsGood = false;
+  let isReady = false;
   const context = {
-    queue,
-    requireSchema: async (sql: Sql) => {
-      if (!schemaIsGood) await requireSchema(sql);
-      schemaIsGood = true;
+    isReady: () => isReady,
+    makeReady: async (sql: Sql) => {
+      if (isReady) return;
+      await requireSchema(sql);
+      await queue.start(sql);
+      isReady = true;
     },
   };
   let stopping: Promise<void> | undefined;
@@ -196,29 +208,45 @@ export function createClient(options: ClientOptions): Client {
     return { ...request, attempts, otherTasks, files };
   };
 
-  const self: Client = {
-    async enqueue(input, options = {}) {
-      // A misspelt `tx` would enqueue beside the caller's transaction, in silence.
-      checkKeys(options, ['tx']);
-      const { tx } = options;
-      const intent: Intent = checkEnqueue(input, rules);
-      if (tx !== undefined) {
-        // Checked before it is a key: only an object can be one.
-        const executor = callerExecutor(tx);
-        return inTurn(tx, () => inTheirs(() => enqueue(context, executor, intent)));
+  const enqueueOn = async <Result>(
+    tx: CallerTransaction | undefined,
+    work: (sql: Sql, isOpen: boolean) => Promise<Result>,
+  ): Promise<Result> => {
+    if (tx !== undefined) {
+      // Checked before it is a key: only an object can be one.
+      const executor = callerExecutor(tx);
+      return inTurn(tx, () => inTheirs(() => work(executor, isKnownOpen(tx))));
+    }
+    const own = () => database.retryingTransaction((sql) => work(sql, true));
+    // Whether a COMMIT without an answer happened or not: the same keys and ids give the same answers.
+    return explained(async () => {
+      try {
+        return await own();
+      } catch (error) {
+        if (!(error instanceof CommitUnknownError)) throw error;
+        return own();
       }
+    });
+  };
+
+  const enqueueEither = async (
+    input: EnqueueInput | readonly EnqueueInput[],
+    options: { readonly tx?: CallerTransaction } = {},
+  ) => {
+    // A misspelt `tx` would enqueue beside the caller's transaction, in silence.
+    checkKeys(options, ['tx']);
+    if (!Array.isArray(input)) {
+      const intent = checkEnqueue(input as EnqueueInput, rules);
       const id = randomUUID();
-      const own = () => database.retryingTransaction((sql) => enqueue(context, sql, intent, id));
-      // Whether a COMMIT without an answer happened or not: the same key and id give the same answer.
-      return explained(async () => {
-        try {
-          return await own();
-        } catch (error) {
-          if (!(error instanceof CommitUnknownError)) throw error;
-          return own();
-        }
-      });
-    },
+      return enqueueOn(options.tx, (sql, isOpen) => enqueue(context, sql, intent, { id, isOpen }));
+    }
+    const items = checkEnqueueMany(input, rules);
+    const ids = items.map(() => randomUUID());
+    return enqueueOn(options.tx, (sql) => enqueueMany(context, sql, items, ids));
+  };
+
+  const self: Client = {
+    enqueue: enqueueEither as Client['enqueue'],
     get: (id) => explained(() => get(id)),
     list: (filter = {}) => explained(async () => listRequests(database, checkFilter(filter))),
     async waitForGeneration(given, { signal } = {}) {

@@ -50,6 +50,12 @@ const UUID = /^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$/i;
 /** The caller's input as an intent, or `invalid_option` naming the option; `fields` is checked by its operation. */
 export function checkEnqueue(input: EnqueueInput, rules: PreflightRules = PREFLIGHT_RULES): Intent {
   const given = input as Readonly<Record<string, unknown>>;
+  if (typeof given !== 'object' || given === null) {
+    throw new OnetakeError(
+      'invalid_option',
+      'input: expected an object with `operation`, `fields` and `requestKey`.',
+    );
+  }
   for (const key of Object.keys(given)) {
     if (!KNOWN.includes(key)) throw invalid(key, `unknown option.${suggestion(key, KNOWN)}`);
   }
@@ -97,6 +103,26 @@ export function checkEnqueue(input: EnqueueInput, rules: PreflightRules = PREFLI
     supersedes: (supersedes as string | undefined) ?? null,
     whenOpen,
   };
+}
+
+const MAX_ITEMS = 100_000;
+
+/** Each as an intent, or as what is wrong with it. */
+export function checkEnqueueMany(
+  inputs: readonly unknown[],
+  rules: PreflightRules,
+): (Intent | OnetakeError)[] {
+  if (inputs.length > MAX_ITEMS) {
+    throw new OnetakeError('invalid_option', `input: expected at most ${MAX_ITEMS} at once.`);
+  }
+  return inputs.map((input) => {
+    try {
+      return checkEnqueue(input as EnqueueInput, rules);
+    } catch (error) {
+      if (error instanceof OnetakeError) return error;
+      throw error;
+    }
+  });
 }
 
 const LAST_INSTANT_MS = Date.UTC(9999, 11, 31);

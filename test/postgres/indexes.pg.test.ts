@@ -2,14 +2,9 @@ import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { claimDueTasks, nextDueInMs } from '../../src/postgres/accepted-tasks.ts';
 import { listAccounts } from '../../src/postgres/account-holds.ts';
 import type { Sql } from '../../src/postgres/database.ts';
+import { findRequestsByKey } from '../../src/postgres/enqueue-requests.ts';
 import { claimDueLooks, listUnclaimedTasks } from '../../src/postgres/followed-tasks.ts';
-import {
-  expireOverdue,
-  findRequestByKey,
-  isTaskIdInUse,
-  lockJobDue,
-  notifyNewLane,
-} from '../../src/postgres/generation-requests.ts';
+import { expireOverdue, isTaskIdInUse, lockJobDue } from '../../src/postgres/generation-requests.ts';
 import { listBreakersWithHealthDue, takeHealthDue } from '../../src/postgres/health-due.ts';
 import { countLoad, readLanes } from '../../src/postgres/lanes.ts';
 import { listAmbiguousSubmissions } from '../../src/postgres/operator-functions.ts';
@@ -92,13 +87,8 @@ const QUERIES: readonly [string, (sql: Sql) => Promise<unknown>, readonly string
   ['the search for jobs to send', (sql) => lockJobDue(sql, 100), ['generation_requests_job_due']],
   ['the search for passed deadlines', (sql) => expireOverdue(sql, 100), ['generation_requests_deadlines']],
   [
-    'the look for an empty lane',
-    (sql) => notifyNewLane(sql, AN_ID, 'account-1', 'text-to-music'),
-    ['generation_requests_rounds'],
-  ],
-  [
     'the look-up by key',
-    (sql) => findRequestByKey(sql, 'account-1', 'key-1'),
+    (sql) => findRequestsByKey(sql, [{ account: 'account-1', requestKey: 'key-1' }]),
     ['generation_requests_request_key_once'],
   ],
   [

@@ -55,6 +55,7 @@ describe('the functions of the schema', () => {
       'charge_of',
       'check_installation',
       'clock_text',
+      'enqueue',
       'follow_other_tasks',
       'is_legal_move',
       'lasting_attention',
