@@ -10,7 +10,12 @@ const PAGE = 100;
 /** Lanes looked at in one round at most; the next round goes on from there. */
 const MAX_PAGES = 20;
 
-export type LaneCursor = Pick<Lane, 'account' | 'operation'> | null;
+export type LaneCursor =
+  | (Pick<Lane, 'account' | 'operation'> & {
+      /** Every lane before it was looked at a moment ago: the least wait among those that were blocked. */
+      readonly swept?: { readonly wakeInMs: number | null };
+    })
+  | null;
 
 export interface DispatchRound {
   readonly admitted: number;
@@ -40,7 +45,8 @@ export async function dispatch(
   const { freeSlots } = terms;
   const probed = new Set<string>();
   let admitted = 0;
-  let wakeInMs: number | null = null;
+  const sweepsAll = from === null || from.swept !== undefined;
+  let wakeInMs = from?.swept?.wakeInMs ?? null;
   let cursor = from;
   for (let page = 0; page < MAX_PAGES && freeSlots() > 0; page++) {
     const lanes = await readLanes(ctx.database, cursor, PAGE);
@@ -73,11 +79,14 @@ export async function dispatch(
       }
     }
     if (lanes.length < PAGE) {
-      // The end of the list. A round that began in its middle is followed at once by one from its beginning.
-      return { admitted, wakeInMs: from === null ? wakeInMs : 0, cursor: null };
+      // The end of the list. When slots ran out in its middle, the next round begins at its beginning at once.
+      return { admitted, wakeInMs: sweepsAll ? wakeInMs : 0, cursor: null };
     }
   }
-  return { admitted, wakeInMs: freeSlots() > 0 ? 0 : wakeInMs, cursor };
+  if (freeSlots() <= 0) return { admitted, wakeInMs, cursor };
+  // Else a list longer than one round, blocked from end to end, would be read without pause.
+  const swept = sweepsAll && admitted === 0 && cursor !== null ? { ...cursor, swept: { wakeInMs } } : cursor;
+  return { admitted, wakeInMs: 0, cursor: swept };
 }
 
 /** Transactions that one lane may spend on jobs of requests that wait no more, in one round. */

@@ -125,6 +125,35 @@ describe('a round', () => {
     expect(round.wakeInMs).toBeLessThanOrEqual(20_001);
   });
 
+  it('sleeps at the end of a list longer than one round, once every lane of it was seen blocked', async () => {
+    const world = await openWorld({ provider: 'raw' });
+    const ctx = await context(world);
+    await world.song('one');
+    await world.database.query(
+      `update onetake.generation_requests set not_before = clock_timestamp() + interval '40 s'`,
+    );
+    await world.database.query(
+      `insert into onetake.accounts
+select (jsonb_populate_record(a, jsonb_build_object('name', 'lane-' || n))).*
+from onetake.accounts a, generate_series(1, 2050) n where a.name = 'default'`,
+    );
+    await world.database.query(
+      `insert into onetake.generation_requests
+select (jsonb_populate_record(r, jsonb_build_object('id', gen_random_uuid(), 'account', 'lane-' || n))).*
+from onetake.generation_requests r, generate_series(1, 2050) n`,
+    );
+    const waits: (number | null)[] = [];
+    let cursor: LaneCursor = null;
+    for (let n = 0; n < 2; n++) {
+      const round = await dispatch(ctx, cursor, { freeSlots: () => 8, reaches: () => true }, fail);
+      cursor = round.cursor;
+      waits.push(round.wakeInMs);
+    }
+    expect(cursor).toBeNull();
+    expect(waits).toEqual([0, expect.any(Number)]);
+    expect(waits[1]).toBeGreaterThan(20_000);
+  });
+
   it('gives every lane its turn when slots are scarce', async () => {
     const accounts = Object.fromEntries(
       ['anna', 'ben', 'cleo'].map((name) => [
