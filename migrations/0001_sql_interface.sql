@@ -70,19 +70,25 @@ for each statement execute function onetake.guard_request_move();
 -- at and below priority 0 take turns of their own. Two descents of an index and no lock: two transactions that don't
 -- see each other share a turn, which is harmless. The highest turn stands 2,147,483,647 off, and room for a priority.
 create function onetake.next_round(account text, operation text, fair_group text, priority integer) returns integer
-language plpgsql stable
+-- A plan from when the tables were small is kept as long as the session. It must be the one that reads no more than the
+-- last entry of an index: without statistics any index of the lane seems as good, with a sort of what it holds.
+language plpgsql stable set enable_seqscan = off set enable_sort = off
 as $$
 begin
   return least(coalesce(greatest(
     (
-      select max(a.round) from onetake.submission_attempts a
-      where a.account = next_round.account and a.operation = next_round.operation
+      select a.round from onetake.submission_attempts a
+      where a.account = next_round.account and a.operation = next_round.operation and a.round is not null
+      order by a.round desc
+      limit 1
     ),
     (
-      select max(r.round) from onetake.generation_requests r
+      select r.round from onetake.generation_requests r
       where r.account = next_round.account and r.operation = next_round.operation
         and r.fair_group = next_round.fair_group and sign(r.priority) = sign(next_round.priority)
         and r.state = 'queued'
+      order by r.round desc
+      limit 1
     )
   ), 0)::bigint + 1, 2000000000)::integer;
 end
@@ -93,7 +99,7 @@ $$;
 -- One row for each, or one that says no more about an error than its SQLSTATE.
 create function onetake.enqueue(requests jsonb)
 returns table (number integer, id text, state text, digest text, problem text, error text)
-language plpgsql
+language plpgsql set enable_seqscan = off
 as $$
 #variable_conflict use_column
 declare
