@@ -539,9 +539,8 @@ begin
   perform set_config('onetake.rearming', resolve_as_not_accepted.request_id::text, true);
   update onetake.generation_requests r
   set state = 'queued', state_reason = 'rearmed', not_before = earliest,
-    -- A deadline that is over would end the request at once, against the operator's word.
-    submit_before = coalesce(resolve_as_not_accepted.submit_before,
-      case when r.submit_before > at_once then r.submit_before end),
+    -- The old one was for the first POST: it could end the request before the quarantine does.
+    submit_before = resolve_as_not_accepted.submit_before,
     job_due = true,
     attention = onetake.lasting_attention(r.attention),
     attention_since = case when onetake.lasting_attention(r.attention) is not null then r.attention_since end
@@ -657,7 +656,21 @@ declare
   was text;
 begin
   perform onetake.require_operator(cancel_request.actor, cancel_request.reason);
-  was := onetake.lock_request(cancel_request.request_id, array['queued']);
+  was := onetake.lock_request(cancel_request.request_id, array['queued', 'submitting', 'accepted', 'ambiguous',
+    'succeeded', 'failed', 'rejected', 'cancelled', 'expired']);
+  if was <> 'queued' then
+    raise exception 'onetake: generation request % is %, and only what is queued can be cancelled',
+      cancel_request.request_id, was
+      using errcode = 'OT002', hint = case was
+        when 'submitting' then
+          'Its POST is on the way, and the provider can''t cancel: once accepted it runs and is charged.'
+        when 'accepted' then
+          'The provider has accepted it and can''t cancel: it runs to its end and is charged, unless it fails there.'
+        when 'ambiguous' then
+          'It may have been accepted, and the provider can''t cancel. `--not-accepted --no-resubmit` ends it, if it was not.'
+        else 'It has ended: nothing more is submitted for it.'
+      end;
+  end if;
   update onetake.generation_requests r
   set state = 'cancelled', state_reason = 'cancelled', settled_at = clock_timestamp(), job_due = false,
     attention = onetake.lasting_attention(r.attention),

@@ -299,14 +299,12 @@ describe('resolve_as_not_accepted', () => {
     expect((await row(id))['submit_before']).toEqual(submitBefore);
   });
 
-  it('keeps the customer’s deadline while it lies ahead, and drops one that would end the request at once', async () => {
-    const ahead = ago(-3_600_000);
-    const { id: early } = await insertAmbiguous(database, {}, { submit_before: ahead });
-    const { id: late } = await insertAmbiguous(database, {}, { submit_before: ago(1_000) });
-    await resolveAsNotAccepted(sql, early, NOTE);
-    await resolveAsNotAccepted(sql, late, NOTE);
-    expect((await row(early))['submit_before']).toEqual(ahead);
-    expect((await row(late))['submit_before']).toBeNull();
+  it('clears the deadline of the first submission, whether it lies ahead or not', async () => {
+    for (const deadline of [ago(-3_600_000), ago(1_000)]) {
+      const { id } = await insertAmbiguous(database, {}, { submit_before: deadline });
+      await resolveAsNotAccepted(sql, id, NOTE);
+      expect((await row(id))['submit_before']).toBeNull();
+    }
   });
 
   const late = (attemptId: string, columns: Columns) =>
