@@ -6,6 +6,8 @@ import { once } from 'node:events';
 import { createServer, type Server } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { setTimeout as wait } from 'node:timers/promises';
+import { PgBoss } from 'pg-boss';
+import { QUEUE_SCHEMA } from '../src/queue/jobs.ts';
 import { argument, type Bench, BREAKER, load, median, startBench } from './harness.ts';
 import type { QuietWorkerAnswer, QuietWorkerOptions } from './quiet-worker.ts';
 
@@ -134,6 +136,45 @@ from pg_stat_database where datname = current_database()`,
   return { ...row, roundTrips: await roundTrips(workers) };
 }
 
+/**
+ * A pass of pg-boss's own upkeep, which each worker makes each minute: one that monitors and maintains all queues (the
+ * first; of a whole fleet one in ten minutes), and one that finds that done.
+ */
+async function upkeep(bench: Bench): Promise<void> {
+  let statements = 0;
+  const boss = new PgBoss({
+    db: {
+      executeSql: (text: string, values: unknown[] = []) => {
+        statements++;
+        // biome-ignore lint/suspicious/noExplicitAny: pg-boss's own type for its rows.
+        return bench.ctx.database.upkeep.executeSql(text, values) as Promise<{ rows: any[] }>;
+      },
+    },
+    schema: QUEUE_SCHEMA,
+    migrate: false,
+    supervise: false,
+    schedule: false,
+    registerInstance: false,
+    monitorIntervalSeconds: 600,
+  });
+  boss.on('error', (error) => console.error(error));
+  await boss.start();
+  const passes = {
+    'once a day': 'monitor_on = null, monitor_claim_on = null, maintain_on = null',
+    'each ten minutes': 'monitor_on = null, monitor_claim_on = null',
+    'each minute': 'monitor_on = monitor_on',
+  };
+  for (const [what, columns] of Object.entries(passes)) {
+    await bench.query(`update ${QUEUE_SCHEMA}.queue set ${columns}`);
+    statements = 0;
+    const start = performance.now();
+    await boss.supervise();
+    const ms = performance.now() - start;
+    console.log(`  pg-boss's upkeep, ${what}: ${statements} statements, ${ms.toFixed(0)} ms`);
+  }
+  await boss.stop({ graceful: false, close: false });
+}
+
 async function quiet(accounts: number): Promise<void> {
   const provider = await Provider.start();
   const bench = await startBench({
@@ -187,6 +228,7 @@ async function quiet(accounts: number): Promise<void> {
       `  a probe went ${median(waits)} ms after retry_at (median; at most ${Math.max(...waits)} ms)`,
     );
 
+    await upkeep(bench);
     const full = provider.reaches(PROCESSES * SLOTS);
     provider.accepts = true;
     const reachedAt = await Promise.race([full, wait(LIMIT_MS, undefined, { ref: false })]);

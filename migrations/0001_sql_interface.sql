@@ -72,7 +72,7 @@ for each statement execute function onetake.guard_request_move();
 create function onetake.next_round(account text, operation text, fair_group text, priority integer) returns integer
 -- A plan from when the tables were small is kept as long as the session. It must be the one that reads no more than the
 -- last entry of an index: without statistics any index of the lane seems as good, with a sort of what it holds.
-language plpgsql stable set enable_seqscan = off set enable_sort = off
+language plpgsql stable set search_path = pg_catalog, pg_temp set enable_seqscan = off set enable_sort = off
 as $$
 begin
   return least(coalesce(greatest(
@@ -99,7 +99,7 @@ $$;
 -- One row for each, or one that says no more about an error than its SQLSTATE.
 create function onetake.enqueue(requests jsonb)
 returns table (number integer, id text, state text, digest text, problem text, error text)
-language plpgsql set enable_seqscan = off
+language plpgsql set search_path = pg_catalog, pg_temp set enable_seqscan = off
 as $$
 #variable_conflict use_column
 declare

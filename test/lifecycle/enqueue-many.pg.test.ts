@@ -132,6 +132,24 @@ describe('an enqueue of many', () => {
     expect((await rowsOf(inputs.slice(2, 8))).size).toBe(0);
   });
 
+  it('writes the first of a key that the provider is not known to refuse', async () => {
+    const key = randomUUID();
+    const results = await client.enqueue([
+      intent({ requestKey: key, fields: { prompt: 'rain', duration: 1e9 } }),
+      intent({ requestKey: key }),
+      intent({ fields: { prompt: 'rain', duration: 1e9 } }),
+    ]);
+    expect(results).toMatchObject([
+      {
+        refused: 'invalid_field',
+        field: 'fields.duration',
+        problems: [{ code: 'out_of_range', field: 'duration' }],
+      },
+      { created: true },
+      { refused: 'invalid_field' },
+    ]);
+  });
+
   it('refuses by an open breaker what asks for it, and takes the rest', async () => {
     const known = intent();
     await client.enqueue(known);

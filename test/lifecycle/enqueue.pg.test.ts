@@ -104,6 +104,22 @@ describe('enqueue', () => {
     expect(await requestsOf(dropped.requestKey)).toEqual([]);
   });
 
+  it('trusts no function that the caller’s search_path finds before the system’s', async () => {
+    await database.query(`create schema evil;
+create function evil.now() returns timestamptz language sql as $$ select 'epoch'::timestamptz $$;
+create function evil.clock_timestamp() returns timestamptz language sql as $$ select 'epoch'::timestamptz $$`);
+    await client.enqueue(intent());
+    const input = intent();
+    const result = await inTransaction(async (tx) => {
+      await tx.query('set local search_path = evil, pg_catalog');
+      return client.enqueue(input, { tx });
+    });
+    const [row] = await requestsOf(input.requestKey);
+    expect(Number(row?.['not_before'])).toBeGreaterThan(ago(60_000).getTime());
+    const kept = 'select keep_until > now() as kept from onetake_queue.job where singleton_key = $1';
+    expect(await database.query(kept, [idOf(result)])).toEqual([{ kept: true }]);
+  });
+
   it('sees rows that the same transaction has made', async () => {
     const first = intent();
     await inTransaction(async (tx) => {

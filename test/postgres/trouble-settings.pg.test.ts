@@ -1,4 +1,5 @@
 import { describe, expect, it, onTestFinished } from 'vitest';
+import { OPERATION_NAMES } from '../../src/core/operations.ts';
 import { type Client, createClient } from '../../src/index.ts';
 import { createEmptyDatabase } from '../support/empty-database.ts';
 import { insertAmbiguous } from '../support/fixtures.ts';
@@ -103,7 +104,7 @@ describe('under every hostile setting at once', () => {
       ).toMatchObject({
         to: 'cancelled',
       });
-      expect(await client.breakerStatus(), whose).toHaveLength(2);
+      expect(await client.breakerStatus(), whose).toHaveLength(OPERATION_NAMES.length);
       expect(
         await client.overrideBreaker({ name: 'sonilo/video-to-music', mode: 'forced_open', ...note }),
       ).toBe('none');
