@@ -6,12 +6,14 @@ export { isTerminal, type RequestState } from './core/generation-request.ts';
 export type { InstallationTrouble } from './core/installation.ts';
 export {
   type EffectSegment,
+  type LocalFile,
   OPERATION_NAMES,
   type OperationFields,
   type OperationName,
   type Segment,
   type TextToMusicFields,
   type TextToSfxFields,
+  type VideoSource,
   type VideoToMusicFields,
   type VideoToSfxFields,
 } from './core/operations.ts';

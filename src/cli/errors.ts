@@ -41,6 +41,7 @@ const USAGE: ReadonlySet<OnetakeErrorCode> = new Set([
   'embedded_postgres_missing',
   'invalid_field',
   'invalid_option',
+  'mediainfo_missing',
   'missing_api_key',
   'operator_identity_missing',
   'unknown_account',

@@ -43,6 +43,8 @@ export function parseFieldText(name: string, type: FieldType, text: string): unk
     case 'boolean':
       if (text === 'true' || text === 'false') return text === 'true';
       throw invalid(name, 'true or false');
+    case 'file':
+      return { file: text };
     case 'json':
       try {
         return JSON.parse(text);

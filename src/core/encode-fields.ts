@@ -1,6 +1,6 @@
 import { suggestion } from './errors.ts';
 import { type FieldProblem, FieldsError, problem } from './field-problems.ts';
-import { type EncodedFields, type FieldType, operationNamed, shown } from './operations.ts';
+import { type EncodedFields, type FieldType, type LocalFile, operationNamed, shown } from './operations.ts';
 
 /** What could be written of the caller's fields, and what is wrong with the others. */
 export interface FieldsRead {
@@ -51,6 +51,15 @@ export function readFields(operationName: string, fields: Readonly<Record<string
       problems.push(problem('missing', name, `required by ${operationName}, and missing or blank.`));
     }
   }
+  for (const group of operation.oneOf ?? []) {
+    const given = group.filter((name) => refused.has(name) || encoded[name]?.trim());
+    if (given.length === 0) {
+      const message = `one of ${group.join(', ')} is required by ${operationName}, and missing or blank.`;
+      problems.push(problem('missing', group.at(-1) as string, message));
+    } else if (given.length > 1) {
+      problems.push(problem('conflict', given[0] as string, `give one of ${given.join(', ')}, not both.`));
+    }
+  }
   return { encoded, problems };
 }
 
@@ -91,6 +100,9 @@ function encodeValue(path: string, type: FieldType, value: unknown): string {
     case 'json':
       if (typeof value === 'object' && value !== null) return encodeJson(path, value);
       break;
+    case 'file':
+      if (isLocalFile(value)) return encodeJson(path, { file: value.file });
+      break;
   }
   throw new Refused(problem('wrong_type', path, `expected ${EXPECTED[type]}, got ${typeNameOf(value)}.`));
 }
@@ -108,7 +120,14 @@ const EXPECTED: Readonly<Record<FieldType, string>> = {
   number: 'a finite number',
   boolean: 'true or false',
   json: 'an array or object',
+  file: '{ file: path }',
 };
+
+function isLocalFile(value: unknown): value is LocalFile {
+  if (typeof value !== 'object' || value === null || Object.keys(value).join() !== 'file') return false;
+  const { file } = value as Readonly<Record<string, unknown>>;
+  return typeof file === 'string' && file !== '';
+}
 
 function encodeJson(path: string, value: object): string {
   let plain: unknown;

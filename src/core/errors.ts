@@ -15,6 +15,7 @@ export type OnetakeErrorCode =
   | 'intent_mismatch'
   | 'invalid_field'
   | 'invalid_option'
+  | 'mediainfo_missing'
   | 'missing_api_key'
   | 'operator_identity_missing'
   | 'request_not_found'

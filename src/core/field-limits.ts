@@ -39,7 +39,17 @@ export interface SegmentsLimit {
   readonly maxLength?: number;
 }
 
-export type FieldLimit = TextLimit | NumberLimit | ChoiceLimit | SegmentsLimit;
+/** Of a local file. */
+export interface MediaLimit {
+  readonly kind: 'media';
+  readonly maxBytes: number;
+  readonly maxSeconds: number;
+  readonly containers: readonly string[];
+  /** Of its pictures. */
+  readonly codecs: readonly string[];
+}
+
+export type FieldLimit = TextLimit | NumberLimit | ChoiceLimit | SegmentsLimit | MediaLimit;
 
 /** By field; a field without one isn't looked at. */
 export type FieldLimits = Readonly<Record<string, FieldLimit>>;
@@ -61,6 +71,11 @@ export type LimitSetting =
       /** Seconds. */
       readonly minSpacing?: number;
       readonly labels?: readonly string[];
+      /** Of a file, as the next ones. */
+      readonly maxBytes?: number;
+      readonly maxSeconds?: number;
+      readonly containers?: readonly string[];
+      readonly codecs?: readonly string[];
     };
 
 const PROMPT: TextLimit = { kind: 'text', maxLength: 2_000 };
@@ -85,6 +100,14 @@ const EFFECT_SEGMENTS: SegmentsLimit = {
   maxLength: 40_000,
 };
 
+const VIDEO: MediaLimit = {
+  kind: 'media',
+  maxBytes: 300 * 1_048_576,
+  maxSeconds: 360,
+  containers: ['mp4', 'mov', 'm4v', 'webm'],
+  codecs: ['avc', 'hevc', 'vp9', 'av1'],
+};
+
 export const FIELD_LIMITS: OperationLimits = {
   'text-to-music': {
     prompt: PROMPT,
@@ -94,6 +117,7 @@ export const FIELD_LIMITS: OperationLimits = {
     variants_num: VARIANTS,
   },
   'video-to-music': {
+    video: VIDEO,
     prompt: PROMPT,
     output_format: MUSIC_FORMAT,
     segments: MUSIC_SEGMENTS,
@@ -106,6 +130,7 @@ export const FIELD_LIMITS: OperationLimits = {
     audio_format: EFFECT_FORMAT,
   },
   'video-to-sfx': {
+    video: { ...VIDEO, maxSeconds: 480 },
     prompt: PROMPT,
     segments: EFFECT_SEGMENTS,
     audio_format: EFFECT_FORMAT,

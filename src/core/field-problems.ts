@@ -5,6 +5,8 @@ export type FieldProblemCode =
   /** The operation has no field of that name. */
   | 'unknown_field'
   | 'missing'
+  /** Given together with another one that says the same. */
+  | 'conflict'
   | 'wrong_type'
   /** A NUL, half a character, or no JSON. */
   | 'malformed'
@@ -20,7 +22,15 @@ export type FieldProblemCode =
   | 'invalid_url'
   | 'url_credentials'
   | 'insecure_url'
-  | 'private_host';
+  | 'private_host'
+  | 'media_missing'
+  /** No permission, no file, or no media that can be recognised. */
+  | 'media_unreadable'
+  | 'media_empty'
+  | 'media_too_large'
+  | 'media_too_long'
+  | 'media_container'
+  | 'media_codec';
 
 /** One thing that is wrong with the fields of a request. Holds no value of theirs. */
 export interface FieldProblem {

@@ -17,8 +17,17 @@ export interface TextToMusicFields {
   readonly stems?: boolean;
 }
 
-export interface VideoToMusicFields {
-  readonly video_url: string;
+/** A file that this process can read now, and the worker later, under the same path. */
+export interface LocalFile {
+  readonly file: string;
+}
+
+/** Exactly one of the two. */
+export type VideoSource =
+  | { readonly video_url: string; readonly video?: undefined }
+  | { readonly video: LocalFile; readonly video_url?: undefined };
+
+export type VideoToMusicFields = VideoSource & {
   readonly prompt?: string;
   readonly output_format?: 'm4a' | 'wav' | 'mp3';
   readonly segments?: readonly Segment[];
@@ -28,7 +37,7 @@ export interface VideoToMusicFields {
   readonly ducking?: boolean;
   /** 0 to 1. */
   readonly prompt_influence?: number;
-}
+};
 
 /** Contiguous: each begins where the one before it ends. */
 export interface EffectSegment {
@@ -44,12 +53,11 @@ export interface TextToSfxFields {
   readonly audio_format?: 'aac' | 'wav' | 'mp3' | 'flac';
 }
 
-export interface VideoToSfxFields {
-  readonly video_url: string;
+export type VideoToSfxFields = VideoSource & {
   readonly prompt?: string;
   readonly segments?: readonly EffectSegment[];
   readonly audio_format?: 'aac' | 'wav' | 'mp3' | 'flac';
-}
+};
 
 /** The fields of each operation, by its name. */
 export interface OperationFields {
@@ -64,7 +72,7 @@ export type OperationName = keyof OperationFields;
 /** Form fields as they go on the wire, fixed at enqueue: what is sent is what is stored. */
 export type EncodedFields = Readonly<Record<string, string>>;
 
-export type FieldType = 'string' | 'integer' | 'number' | 'boolean' | 'json';
+export type FieldType = 'string' | 'integer' | 'number' | 'boolean' | 'json' | 'file';
 
 export interface FieldSpec {
   readonly type: FieldType;
@@ -80,6 +88,8 @@ export interface FieldSpec {
 export interface Operation {
   readonly path: string;
   readonly fields: Readonly<Record<string, FieldSpec>>;
+  /** Groups of fields of which exactly one is needed. */
+  readonly oneOf?: readonly (readonly string[])[];
   /** Where a finished task keeps its media: `audio`, a list for music and one object for effects. */
   readonly result: 'audio';
   /** The provider's own ceiling; after it a task is overdue and its slot is given back. */
@@ -102,7 +112,8 @@ const MUSIC_FIELDS = {
 
 const MUSIC_DEFAULTS = { mode: 'async', output_format: 'm4a', variants_num: '1', stems: 'false' } as const;
 const MUSIC_STREAMED = { output_format: 'm4a', variants_num: '1', stems: 'false' } as const;
-const VIDEO_URL = { type: 'string', required: true, url: true } as const;
+const VIDEO = { video: { type: 'file' }, video_url: { type: 'string', url: true } } as const;
+const VIDEO_OR_URL = [['video', 'video_url']] as const;
 const TEN_MINUTES_MS = 600_000;
 
 export const OPERATIONS: Readonly<Record<OperationName, Operation>> = {
@@ -117,13 +128,14 @@ export const OPERATIONS: Readonly<Record<OperationName, Operation>> = {
   'video-to-music': {
     path: '/v1/video-to-music',
     fields: {
-      video_url: VIDEO_URL,
+      ...VIDEO,
       prompt: { type: 'string' },
       preserve_speech: { type: 'boolean' },
       ducking: { type: 'boolean' },
       prompt_influence: { type: 'number' },
       ...MUSIC_FIELDS,
     },
+    oneOf: VIDEO_OR_URL,
     result: 'audio',
     maxRunMs: TEN_MINUTES_MS,
     defaults: { ...MUSIC_DEFAULTS, preserve_speech: 'false', ducking: 'false', prompt_influence: '0.5' },
@@ -144,11 +156,12 @@ export const OPERATIONS: Readonly<Record<OperationName, Operation>> = {
   'video-to-sfx': {
     path: '/v1/video-to-sfx',
     fields: {
-      video_url: VIDEO_URL,
+      ...VIDEO,
       prompt: { type: 'string' },
       segments: { type: 'json' },
       audio_format: { type: 'string' },
     },
+    oneOf: VIDEO_OR_URL,
     result: 'audio',
     maxRunMs: TEN_MINUTES_MS,
     defaults: { audio_format: 'aac' },

@@ -8,11 +8,25 @@ export interface Deadlines {
   readonly submissionMs: number;
 }
 
+/** A local file that goes with one POST. */
+export interface SourceFile {
+  readonly bytes: number;
+  /** Such as `mp4`. */
+  readonly container: string;
+  /**
+   * Once: a second call throws. It throws too (`media_changed`) in place of the last piece when the file was
+   * written to meanwhile, so that nobody ever gets the whole of what was not meant.
+   */
+  chunks(): AsyncIterable<Uint8Array>;
+}
+
 export interface Submission {
   /** For correlation in wire evidence only; it is never sent. */
   readonly attemptId: string;
   readonly operation: string;
   readonly fields: EncodedFields;
+  /** By field; what `fields` says under such a name is for us alone, and never sent. */
+  readonly files?: Readonly<Record<string, SourceFile>>;
   readonly apiKey: string;
   readonly deadlines: Deadlines;
   readonly resubmitOn: readonly number[];

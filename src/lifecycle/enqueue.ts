@@ -3,7 +3,8 @@ import { encodeFields } from '../core/encode-fields.ts';
 import { OnetakeError, suggestion } from '../core/errors.ts';
 import { type FieldProblem, FieldsError } from '../core/field-problems.ts';
 import type { RequestState } from '../core/generation-request.ts';
-import { wireFields } from '../core/operations.ts';
+import { intentOf } from '../core/media.ts';
+import { type EncodedFields, wireFields } from '../core/operations.ts';
 import { findAccount, listAccountNames } from '../postgres/accounts.ts';
 import { breakerName, peekRefusal } from '../postgres/circuit-breakers.ts';
 import type { Sql } from '../postgres/database.ts';
@@ -25,6 +26,8 @@ export interface Intent {
   readonly fields: Readonly<Record<string, unknown>>;
   /** What the provider is known to refuse about the fields; nothing new is made of them then. */
   readonly problems?: readonly FieldProblem[];
+  /** The references of its local files, by field, as `inspectSourceFile` wrote them. */
+  readonly media?: EncodedFields;
   /** Names the user's intent, 1 to 255 characters, unique per account for ever. */
   readonly requestKey: string;
   readonly account: string;
@@ -89,14 +92,14 @@ export async function enqueue(
 }
 
 export function newRequest(intent: Intent, id: string): NewRequest {
-  const encoded = encodeFields(intent.operation, intent.fields);
+  const encoded = { ...encodeFields(intent.operation, intent.fields), ...intent.media };
   return {
     id,
     account: intent.account,
     operation: intent.operation,
     requestKey: intent.requestKey,
     fields: wireFields(intent.operation, encoded),
-    payloadDigest: digestOf(intent.operation, encoded),
+    payloadDigest: digestOf(intent.operation, intentOf(intent.operation, encoded)),
     fairGroup: intent.fairGroup,
     priority: intent.priority,
     submitBefore: intent.submitBefore?.toISOString() ?? null,

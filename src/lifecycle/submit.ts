@@ -8,9 +8,10 @@ import {
   outcomeOfUnidentified,
   type Phase,
 } from '../core/outcome.ts';
-import type { SubmissionOutcome, WireEvidence, WireProof } from '../core/provider.ts';
+import type { Provider, SubmissionOutcome, WireEvidence, WireProof } from '../core/provider.ts';
 import type { AdmittedAttempt } from '../postgres/submission-attempts.ts';
 import type { SubmissionContext } from './context.ts';
+import { type OpenSources, openSources } from './open-sources.ts';
 import { withDeadline } from './pause.ts';
 
 /**
@@ -27,14 +28,36 @@ export async function submit(
   if (provider === undefined) return unsent('unknown_provider');
   const apiKey = await keyInTime(ctx, attempt.account);
   if (apiKey === undefined) return unsent('missing_api_key');
-  // The worker may have been paused between the commit and here.
-  if (!maySend()) return unsent('gate_closed');
+  const sources = await openSources(attempt.operation, attempt.fields);
+  if (typeof sources === 'string') return unsent(sources);
+  try {
+    // The worker may have been paused between the commit and here.
+    if (!maySend()) return unsent('gate_closed');
+    return await submitOnce(ctx, attempt, { provider, apiKey, files: sources.files, maySend });
+  } finally {
+    // Not waited for: the outcome of a paid POST is in hand.
+    void sources.close();
+  }
+}
+
+async function submitOnce(
+  ctx: SubmissionContext,
+  attempt: AdmittedAttempt,
+  terms: {
+    readonly provider: Provider;
+    readonly apiKey: string;
+    readonly files: OpenSources['files'];
+    readonly maySend: () => boolean;
+  },
+): Promise<SubmissionOutcome> {
+  const { provider, apiKey, files, maySend } = terms;
   const { deadlines, resubmitOn } = ctx.settingsOf(attempt.operation);
   try {
     const submitted = provider.submit({
       attemptId: attempt.attemptId,
       operation: attempt.operation,
       fields: attempt.fields,
+      ...(Object.keys(files).length === 0 ? {} : { files }),
       apiKey,
       deadlines,
       resubmitOn,

@@ -62,6 +62,7 @@ import { explainDatabaseError } from './database-errors.ts';
 import type { OnetakeConfig } from './define-config.ts';
 import { checkEnqueue, checkEnqueueMany, type EnqueueInput, preflightRules } from './enqueue-options.ts';
 import { inTurn } from './in-turn.ts';
+import { inspectMedia, inspectMediaOf } from './inspect-media.ts';
 import { type ResolvedConfig, resolveConfig } from './options.ts';
 import { type Recovery, recover } from './recover.ts';
 import { checkIdPrefix, isRequestId } from './request-id.ts';
@@ -236,11 +237,11 @@ export function createClient(options: ClientOptions): Client {
     // A misspelt `tx` would enqueue beside the caller's transaction, in silence.
     checkKeys(options, ['tx']);
     if (!Array.isArray(input)) {
-      const intent = checkEnqueue(input as EnqueueInput, rules);
+      const intent = await inspectMedia(checkEnqueue(input as EnqueueInput, rules), rules);
       const id = randomUUID();
       return enqueueOn(options.tx, (sql, isOpen) => enqueue(context, sql, intent, { id, isOpen }));
     }
-    const items = checkEnqueueMany(input, rules);
+    const items = await inspectMediaOf(checkEnqueueMany(input, rules), rules);
     const ids = items.map(() => randomUUID());
     return enqueueOn(options.tx, (sql) => enqueueMany(context, sql, items, ids));
   };

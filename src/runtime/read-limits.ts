@@ -7,12 +7,15 @@ const KEYS = {
   text: ['maxLength'],
   number: ['min', 'max'],
   choice: ['values'],
+  media: ['maxBytes', 'maxSeconds', 'containers', 'codecs'],
   segments: ['maxCount', 'maxPromptLength', 'minSpacing', 'labels', 'maxLength'],
 } as const satisfies Record<FieldLimit['kind'], readonly string[]>;
 
 const MILLION = 1_000_000;
 const NUMBERS = {
   maxLength: { min: 1, max: MILLION },
+  maxBytes: { min: 1, max: 1_099_511_627_776 },
+  maxSeconds: { min: 1, max: MILLION, fraction: true },
   maxCount: { min: 1, max: 1_000 },
   maxPromptLength: { min: 1, max: MILLION },
   minSpacing: { min: 0, max: MILLION, fraction: true },
@@ -45,6 +48,13 @@ function readLimit(section: Section, limit: FieldLimit): LimitSetting {
     }
     case 'choice':
       return { values: readTexts(section, 'values', limit.values) };
+    case 'media':
+      return {
+        maxBytes: number('maxBytes', limit.maxBytes),
+        maxSeconds: number('maxSeconds', limit.maxSeconds),
+        containers: readTexts(section, 'containers', limit.containers),
+        codecs: readTexts(section, 'codecs', limit.codecs),
+      };
     case 'segments':
       return {
         maxCount: number('maxCount', limit.maxCount),

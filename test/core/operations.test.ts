@@ -55,14 +55,47 @@ describe('operations', () => {
     expect(OPERATIONS['video-to-sfx'].defaults).toEqual({ audio_format: 'aac' });
   });
 
+  test.each(['text-to-music', 'text-to-sfx'])('%s needs its prompt and nothing else', (name) => {
+    expect(refused({}, name).message).toBe(`fields.prompt: required by ${name}, and missing or blank.`);
+    expect(encodeFields(name, { prompt: 'x' })).toEqual({ prompt: 'x' });
+  });
+
+  test.each(['video-to-music', 'video-to-sfx'])('%s needs a video or its URL, and not both', (name) => {
+    const missing = {
+      code: 'invalid_field',
+      message: `fields.video_url: one of video, video_url is required by ${name}, and missing or blank.`,
+      problems: [{ code: 'missing', field: 'video_url' }],
+    };
+    expect(refused({}, name)).toMatchObject(missing);
+    expect(refused({ video_url: ' ' }, name)).toMatchObject(missing);
+    expect(encodeFields(name, { video_url: 'x' })).toEqual({ video_url: 'x' });
+    expect(encodeFields(name, { video: { file: '/a.mp4' } })).toEqual({ video: '{"file":"/a.mp4"}' });
+    expect(refused({ video_url: 'x', video: { file: '/a.mp4' } }, name)).toMatchObject({
+      message: 'fields.video: give one of video, video_url, not both.',
+      problems: [{ code: 'conflict', field: 'video' }],
+    });
+  });
+
   test.each([
-    ['text-to-music', 'prompt'],
-    ['video-to-music', 'video_url'],
-    ['text-to-sfx', 'prompt'],
-    ['video-to-sfx', 'video_url'],
-  ])('%s needs its %s and nothing else', (name, required) => {
-    expect(refused({}, name).message).toBe(`fields.${required}: required by ${name}, and missing or blank.`);
-    expect(encodeFields(name, { [required]: 'x' })).toEqual({ [required]: 'x' });
+    '/a.mp4',
+    null,
+    {},
+    [],
+    { file: '' },
+    { file: 7 },
+    { path: '/a.mp4' },
+    { file: '/a.mp4', name: 'a' },
+  ])('refuse a file of another shape, once (%#)', (video) => {
+    expect(refused({ video }, 'video-to-music')).toMatchObject({
+      message: expect.stringMatching(/^fields\.video: expected \{ file: path \}, got /),
+      problems: [{ code: 'wrong_type', field: 'video' }],
+    });
+  });
+
+  test('refuse a path that can be no path', () => {
+    expect(refused({ video: { file: '/a\u0000.mp4' } }, 'video-to-music')).toMatchObject({
+      problems: [{ code: 'malformed', field: 'video' }],
+    });
   });
 
   test.each(['text_to_music', 'text-to-musik', 'Text-To-Music'])('suggests a name for %s', (name) => {

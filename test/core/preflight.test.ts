@@ -251,6 +251,10 @@ describe('source URLs', () => {
   });
 });
 
+test('a local file is not looked at here', () => {
+  expect(told('video-to-music', { video: { file: '/nowhere.mp4' } })).toEqual([]);
+});
+
 describe('what a stream can carry', () => {
   const streamed = (encoded: Readonly<Record<string, string>>) =>
     checkEncoded('video-to-music', { mode: 'stream', ...encoded }, PREFLIGHT_RULES).map(

@@ -32,6 +32,13 @@ function inWords(limit: FieldLimit): string {
       return `${limit.min} to ${limit.max}`;
     case 'choice':
       return limit.values.map((value) => `\`${value}\``).join(', ');
+    case 'media':
+      return [
+        `${grouped(limit.maxBytes)} bytes`,
+        `${limit.maxSeconds} s`,
+        limit.containers.join(', '),
+        limit.codecs.join(', '),
+      ].join('; ');
     case 'segments':
       return [
         `1 to ${limit.maxCount}`,

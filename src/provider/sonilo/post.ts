@@ -1,3 +1,4 @@
+import type { Readable } from 'node:stream';
 import { Client, type Dispatcher } from 'undici';
 import type { Deadlines } from '../../core/provider.ts';
 import { exchange, type Reply } from './exchange.ts';
@@ -14,8 +15,8 @@ export interface Post {
   readonly origin: string;
   readonly path: string;
   readonly headers: Record<string, string>;
-  /** Whole and in memory, and of this POST alone: the oracle knows the POST by it. */
-  readonly body: Buffer;
+  /** Of this POST alone: the oracle knows the POST by it. A stream is read once, and destroyed at the end. */
+  readonly body: Buffer | Readable;
   readonly deadlines: Deadlines;
   /** Asked once connected, and again at the first byte. */
   readonly maySend: () => boolean;
@@ -46,6 +47,8 @@ export async function postOnce(
     gateClosed ||= !asked(post.maySend);
     return !gateClosed;
   };
+  // One that was never taken up ends without anybody who listens.
+  if (!Buffer.isBuffer(body)) body.on('error', () => undefined);
   const socket = freshSocket({ connectMs: deadlines.connectMs, mayHandOver: mayStillSend });
   const watch = oracle.watch({ body, isItsSocket: socket.isHandedOver, mayWrite: mayStillSend });
   let client: Dispatcher | undefined;
@@ -65,6 +68,7 @@ export async function postOnce(
     reply = { ...NO_REPLY, error };
   }
   socket.end();
+  if (!Buffer.isBuffer(body)) body.destroy();
   const closed = reply.bodyEnd === 'complete' || (await socket.ended(CLOSE_WAIT_MS));
   watch.end();
   client?.destroy().catch(() => undefined);

@@ -71,12 +71,12 @@ function headersSentOf({ reply, watch, socket, gateClosed }: PostEnd, proven: Pr
 }
 
 function postOf(base: BaseUrl, submission: Submission): Post {
-  const form = encodeForm(submission.fields);
+  const form = encodeForm(submission.fields, submission.files);
   return {
     origin: base.origin,
     path: `${base.pathPrefix}${operationNamed(submission.operation).path}`,
-    headers: headersFor(submission.apiKey, form.contentType),
-    body: form.bytes,
+    headers: { ...headersFor(submission.apiKey, form.contentType), 'content-length': String(form.bytes) },
+    body: form.body,
     deadlines: submission.deadlines,
     maySend: submission.maySend,
   };
@@ -115,7 +115,9 @@ function withoutStatus(end: PostEnd, sent: HeadersSent): SubmissionOutcome {
   const unsent = sent.headersSent === false;
   const verdict = { unsent, ownDoing: unsent && (end.gateClosed || isOwnDoing(end.reply.error)) };
   const errorCode = end.gateClosed && unsent ? 'gate_closed' : wireCode(end.reply);
-  return noStatus(verdict, errorCode, sent, end.closed);
+  const outcome = noStatus(verdict, errorCode, sent, end.closed);
+  // Our own file failed in the middle of the body: unknown all the same, and no word about the provider.
+  return errorCode?.startsWith('media_') === true ? { ...outcome, health: 'none', alert: true } : outcome;
 }
 
 function keptBack(errorCode: string | null): SubmissionOutcome {

@@ -4,8 +4,8 @@ import { subscribe, unsubscribe } from 'node:diagnostics_channel';
 export const SEND_HEADERS = 'undici:client:sendHeaders';
 
 export interface WatchedPost {
-  /** The very bytes that undici is given. Whatever is made of the request below us carries them. */
-  readonly body: Buffer;
+  /** The very bytes or stream that undici is given. Whatever is made of the request below us carries it. */
+  readonly body: object;
   readonly isItsSocket: (socket: unknown) => boolean;
   /** Asked at the last synchronous point before the first byte. Must not throw. */
   readonly mayWrite: () => boolean;
@@ -47,8 +47,8 @@ interface Notice {
 
 /** One subscription, for all POSTs of one provider. It costs every other request of the process a look-up. */
 export function createWireOracle(): WireOracle {
-  const live = new Map<Buffer, Watch>();
-  const over = new WeakSet<Buffer>();
+  const live = new Map<object, Watch>();
+  const over = new WeakSet<object>();
   let isSubscribed = false;
   let isClosed = false;
   let isArmed = true;
@@ -61,11 +61,11 @@ export function createWireOracle(): WireOracle {
       return;
     }
     const { body, socket } = notice;
-    const watch = live.get(body as Buffer) ?? [...live.values()].find((one) => one.isItsSocket(socket));
+    const watch = live.get(body as object) ?? [...live.values()].find((one) => one.isItsSocket(socket));
     if (watch !== undefined) {
       watch.see(body, socket);
       if (isArmed) watch.decide(socket);
-    } else if (isArmed && over.has(body as Buffer)) {
+    } else if (isArmed && over.has(body as object)) {
       lateSends++;
       socket.destroy();
     }
