@@ -23,6 +23,7 @@ describe('--field texts', () => {
 
   test('keep everything after the first equals sign', () => {
     expect(fieldsOf('prompt=a=b = c', 'video_url=')).toEqual({ prompt: 'a=b = c', video_url: '' });
+    expect(fieldsOf('video=./a=b.mp4')).toEqual({ video: { file: './a=b.mp4' } });
   });
 
   test.each([
