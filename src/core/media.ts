@@ -22,10 +22,15 @@ export interface MediaFacts {
   readonly seconds: number | null;
 }
 
-/** What the provider is known to refuse about a file of this field. */
-export function checkMedia(field: string, facts: MediaFacts, limit: MediaLimit): readonly FieldProblem[] {
+/** What the provider is known to refuse about a file of this field. Without a limit: only one of no bytes. */
+export function checkMedia(
+  field: string,
+  facts: MediaFacts,
+  limit: MediaLimit | undefined,
+): readonly FieldProblem[] {
   const refuse = (code: FieldProblemCode, message: string) => problem(code, field, message);
   if (facts.bytes === 0) return [refuse('media_empty', 'the file is empty.')];
+  if (limit === undefined) return [];
   const problems: FieldProblem[] = [];
   if (facts.bytes > limit.maxBytes) {
     problems.push(refuse('media_too_large', `expected at most ${limit.maxBytes} bytes.`));

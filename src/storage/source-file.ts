@@ -25,7 +25,7 @@ export async function inspectSourceFile(
     const unread = { bytes, container: null, codec: null, seconds: null };
     const tooLarge = limit !== undefined && bytes > limit.maxBytes;
     const facts = bytes === 0 || tooLarge ? unread : await readMediaInfo(handle, bytes);
-    const problems = limit === undefined ? [] : checkMedia(field, facts, limit);
+    const problems = checkMedia(field, facts, limit);
     // Nobody reads on in what is too large.
     if (problems.length > 0) return { problems: tooLarge ? problems.slice(0, 1) : problems };
     const sha256 = await digestOf(handle, bytes);

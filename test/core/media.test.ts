@@ -30,6 +30,11 @@ test.each<[Partial<MediaFacts>, string[]]>([
   expect(problems.map(({ code, field }) => [code, field])).toEqual(codes.map((code) => [code, 'video']));
 });
 
+test('without a limit only a file of no bytes is refused', () => {
+  expect(checkMedia('video', { ...FINE, codec: null, seconds: 9_999 }, undefined)).toEqual([]);
+  expect(checkMedia('video', { ...FINE, bytes: 0 }, undefined)).toMatchObject([{ code: 'media_empty' }]);
+});
+
 describe('a reference', () => {
   test('is read as it was written', () => {
     expect(decodeMedia(encodeMedia(REFERENCE))).toEqual(REFERENCE);

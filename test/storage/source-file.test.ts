@@ -1,7 +1,7 @@
 import { execFileSync } from 'node:child_process';
 import { createHash } from 'node:crypto';
 import { appendFileSync, mkdirSync, renameSync, rmSync, truncateSync, writeFileSync } from 'node:fs';
-import { join } from 'node:path';
+import { join, relative } from 'node:path';
 import { describe, expect, it, onTestFinished, vi } from 'vitest';
 import { FIELD_LIMITS, type MediaLimit } from '../../src/core/field-limits.ts';
 import { decodeMedia, type MediaReference } from '../../src/core/media.ts';
@@ -74,6 +74,16 @@ describe('a file at enqueue', () => {
     const path = join(await temporaryDirectory(), 'a.bin');
     writeFileSync(path, 'anything');
     expect(await inspectSourceFile('video', path, undefined)).toHaveProperty('text');
+    writeFileSync(path, '');
+    expect(await inspectSourceFile('video', path, undefined)).toMatchObject({
+      problems: [{ code: 'media_empty' }],
+    });
+  });
+
+  it('is kept by its absolute path: the worker runs somewhere else', async () => {
+    const { path } = await videoFile();
+    const seen = await inspectSourceFile('video', relative(process.cwd(), path), LIMIT);
+    expect(decodeMedia('text' in seen ? seen.text : '').file).toBe(path);
   });
 });
 
