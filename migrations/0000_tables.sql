@@ -11,6 +11,8 @@ CREATE TABLE "onetake"."account_holds" (
 	"epoch" integer NOT NULL,
 	"ended_at" timestamp with time zone,
 	"ended_by" text,
+	"trial_ended_at" timestamp with time zone,
+	"trial_refusals" integer DEFAULT 0 NOT NULL,
 	CONSTRAINT "account_holds_kind_known" CHECK (kind in ('key_refused', 'payment_required', 'access_denied', 'operator'))
 );
 --> statement-breakpoint
@@ -291,6 +293,7 @@ ALTER TABLE "onetake"."generation_requests" ADD CONSTRAINT "generation_requests_
 ALTER TABLE "onetake"."generation_requests" ADD CONSTRAINT "generation_requests_supersedes_fk" FOREIGN KEY ("supersedes") REFERENCES "onetake"."generation_requests"("id") ON DELETE no action ON UPDATE no action;--> statement-breakpoint
 ALTER TABLE "onetake"."submission_attempts" ADD CONSTRAINT "submission_attempts_request_fk" FOREIGN KEY ("request_id") REFERENCES "onetake"."generation_requests"("id") ON DELETE no action ON UPDATE no action;--> statement-breakpoint
 CREATE UNIQUE INDEX "account_holds_live" ON "onetake"."account_holds" USING btree ("account",coalesce(operation, ''),"kind") WHERE ended_at is null;--> statement-breakpoint
+CREATE INDEX "account_holds_open" ON "onetake"."account_holds" USING btree ("account") WHERE trial_ended_at is null;--> statement-breakpoint
 CREATE INDEX "attempt_evidence_by_attempt" ON "onetake"."attempt_evidence" USING btree ("attempt_id");--> statement-breakpoint
 CREATE INDEX "circuit_breaker_transitions_unannounced" ON "onetake"."circuit_breaker_transitions" USING btree ("id") WHERE not announced;--> statement-breakpoint
 CREATE INDEX "followed_tasks_by_task" ON "onetake"."followed_tasks" USING btree ("account","provider_task_id");--> statement-breakpoint

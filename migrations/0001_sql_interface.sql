@@ -1148,7 +1148,9 @@ select
       when i.trouble is not null then format('an operator: this database is not recognised (%s)',
         replace(i.trouble, '_', ' '))
       when h.since is not null then format('account held: %s since %s', replace(h.kind, '_', ' '),
-        to_char(h.since at time zone 'UTC', 'HH24:MI'))
+        to_char(h.since at time zone 'UTC', 'HH24:MI')) || coalesce(': ' || onetake.quoted_line(h.reason), '')
+      when q.ended_at is not null then format('account released at %s: one request goes first, alone',
+        to_char(q.ended_at at time zone 'UTC', 'HH24:MI'))
       when o.override = 'forced_open' then format('breaker forced open by %s: %s',
         onetake.quoted_line(b.override_actor), onetake.quoted_line(b.override_reason))
       when b.state = 'open' and s.now < b.retry_at and o.refuses then format('breaker open until %s (%s)',
@@ -1203,8 +1205,15 @@ left join lateral (
   order by x.number desc
   limit 1
 ) t on true
+-- Its end is not proven yet by an acceptance.
 left join lateral (
-  select x.kind, x.since
+  select max(least(x.ended_at, x.until)) as ended_at
+  from onetake.account_holds x
+  where r.state = 'queued' and x.account = r.account and x.trial_ended_at is null
+    and least(x.ended_at, x.until) <= s.now and (x.operation is null or x.operation = r.operation)
+) q on true
+left join lateral (
+  select x.kind, x.since, x.reason
   from onetake.account_holds x
   where r.state = 'queued' and x.account = r.account and x.ended_at is null and (x.until is null or x.until > s.now)
     and (x.operation is null or x.operation = r.operation)

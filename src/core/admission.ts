@@ -19,12 +19,17 @@ export interface LaneLoad {
   readonly slotCount: number;
   readonly pausedUntil: Date | null;
   readonly held: boolean;
+  /**
+   * After a hold, until the first acceptance: POSTs under way in what it held, of which there may be one. Null:
+   * nothing has to be tried out.
+   */
+  readonly trialInFlight: number | null;
   readonly permit: Permit;
   /** POSTs under way in the breaker's generation, of all accounts; only asked for while it ramps up. */
   readonly inFlight?: number;
 }
 
-export type AdmissionBlock = 'held' | 'paused' | 'breaker' | 'ramp' | 'rate' | 'concurrency';
+export type AdmissionBlock = 'held' | 'trial' | 'paused' | 'breaker' | 'ramp' | 'rate' | 'concurrency';
 
 export type Admission =
   | { readonly permits: number; readonly probe: 'none' | 'alone' | 'first' }
@@ -33,6 +38,7 @@ export type Admission =
 /** How many submissions may start now, of at most `wanted`. `now` is the database's clock. */
 export function decideAdmission(limits: AccountLimits, load: LaneLoad, wanted: number, now: Date): Admission {
   if (load.held) return { permits: 0, blockedBy: 'held' };
+  if (load.trialInFlight !== null && load.trialInFlight > 0) return { permits: 0, blockedBy: 'trial' };
   if (load.pausedUntil !== null && now < load.pausedUntil) return { permits: 0, blockedBy: 'paused' };
   if (load.permit.permit === 'refuse') return { permits: 0, blockedBy: 'breaker' };
   const ramp = rampRoom(load);
@@ -43,7 +49,8 @@ export function decideAdmission(limits: AccountLimits, load: LaneLoad, wanted: n
   if (slots <= 0) return { permits: 0, blockedBy: 'concurrency' };
   if (load.permit.permit === 'probe') return { permits: Math.min(wanted, 1), probe: 'alone' };
   const probe = load.permit.permit === 'shadow_probe' ? 'first' : 'none';
-  return { permits: Math.min(wanted, ramp, rate, slots), probe };
+  const trial = load.trialInFlight === null ? Number.POSITIVE_INFINITY : 1;
+  return { permits: Math.min(wanted, ramp, rate, slots, trial), probe };
 }
 
 function rampRoom({ permit, inFlight = 0 }: LaneLoad): number {
@@ -94,6 +101,57 @@ export function accountRefusal(status: number, code: string | null): AccountRefu
       return undefined;
   }
 }
+
+/** What a refused attempt (401, 402, 403) and its lane look like under the account's lock. */
+export interface RefusedAttempt {
+  readonly kind: HoldKind;
+  /** A release came since its admission. */
+  readonly isFromBeforeRelease: boolean;
+  /** Null: no hold of this lane has ended without an acceptance since. */
+  readonly trial: {
+    /** Admitted after the hold had ended. */
+    readonly isFirst: boolean;
+    /** Refused since then, in a row, without this one. */
+    readonly refusals: number;
+  } | null;
+  /** An earlier attempt of the same request was refused with the same status. */
+  readonly wasRefusedBefore: boolean;
+}
+
+export interface RefusalVerdict {
+  readonly hold: boolean;
+  /** The request that goes first may be the only one that is refused: it ends, and the others don't. */
+  readonly reject: boolean;
+  readonly countsForTrial: boolean;
+}
+
+/** After a release so many refusals in a row hold again. A key is refused for everybody, a balance may not be. */
+const TRIAL_REFUSALS = 3;
+
+/**
+ * One refusal holds; after a hold ended, a wrong end costs at most one request, and one request that the account
+ * can't pay for costs only itself: so only the first refusal of a trial may reject.
+ */
+export function judgeRefusal({
+  kind,
+  isFromBeforeRelease,
+  trial,
+  wasRefusedBefore,
+}: RefusedAttempt): RefusalVerdict {
+  // It tells of the account as it was before somebody put it right.
+  if (isFromBeforeRelease || trial?.isFirst === false) {
+    return { hold: false, reject: false, countsForTrial: false };
+  }
+  if (trial === null) return { hold: true, reject: false, countsForTrial: false };
+  return {
+    hold: kind === 'key_refused' || trial.refusals + 1 >= TRIAL_REFUSALS,
+    reject: wasRefusedBefore && trial.refusals === 0,
+    countsForTrial: true,
+  };
+}
+
+/** How long a request that was refused in a trial stands aside, so that the next one may show that it is not alone. */
+export const TRIAL_STEP_ASIDE_MS = 5_000;
 
 const SECONDS = /^\d+(\.\d+)?$/;
 const MONTH = '(?<month>Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)';

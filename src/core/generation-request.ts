@@ -77,7 +77,10 @@ export interface AttemptEvidence {
 
 export type Settlement =
   | { readonly to: 'accepted'; readonly providerTaskId: string }
-  | { readonly to: 'rejected'; readonly stateReason: 'request_refused' | 'max_submissions' }
+  | {
+      readonly to: 'rejected';
+      readonly stateReason: 'request_refused' | 'max_submissions' | 'account_refused';
+    }
   | { readonly to: 'ambiguous'; readonly stateReason: OutcomeReason }
   | { readonly to: 'queued'; readonly stateReason: OutcomeReason; readonly attention?: Attention }
   /** The request stays where it is; the evidence is kept. */

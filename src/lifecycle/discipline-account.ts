@@ -1,15 +1,19 @@
-import { accountRefusal, capacityPauseMs } from '../core/admission.ts';
+import { accountRefusal, capacityPauseMs, judgeRefusal, TRIAL_STEP_ASIDE_MS } from '../core/admission.ts';
 import type { OnetakeEvent } from '../core/events.ts';
 import type { SubmissionOutcome } from '../core/provider.ts';
 import { insertHold } from '../postgres/account-holds.ts';
 import { forgetCapacityRefusals, lockAccount, pauseAccount } from '../postgres/accounts.ts';
+import { readClock } from '../postgres/clock.ts';
 import type { Sql } from '../postgres/database.ts';
 import type { LockedRequest } from '../postgres/generation-requests.ts';
+import { countTrialRefusal, endTrials, readTrial, wasRefusedBefore } from '../postgres/hold-trials.ts';
 import type { LockedAttempt } from '../postgres/submission-attempts.ts';
 
 export interface Consequences {
   readonly notBefore: Date | null;
   readonly events: readonly OnetakeEvent[];
+  /** The request has been the cause of a hold before, and is again: it ends here. */
+  readonly rejects?: boolean;
 }
 
 export const noConsequences: Consequences = { notBefore: null, events: [] };
@@ -24,7 +28,9 @@ export async function disciplineAccount(
   const { account, operation } = request;
   switch (outcome.reason) {
     case 'task_accepted':
+      await lockAccount(tx, account);
       await forgetCapacityRefusals(tx, account);
+      await endTrials(tx, attempt, request);
       return noConsequences;
     case 'rate_limited':
     case 'concurrency_limited': {
@@ -42,14 +48,29 @@ export async function disciplineAccount(
       const { httpStatus, errorCode } = outcome.evidence;
       const refusal = accountRefusal(httpStatus ?? 0, errorCode);
       const row = await lockAccount(tx, account);
-      // The answer to a POST from before a release can't set the hold again.
-      if (refusal === undefined || row === undefined || row.holdEpoch !== attempt.holdEpoch)
-        return noConsequences;
+      if (refusal === undefined || row === undefined) return noConsequences;
+      const { hold, reject, countsForTrial } = judgeRefusal({
+        kind: refusal.kind,
+        isFromBeforeRelease: row.holdEpoch !== attempt.holdEpoch,
+        trial: await readTrial(tx, attempt, request),
+        wasRefusedBefore: await wasRefusedBefore(tx, attempt, httpStatus),
+      });
+      if (countsForTrial) await countTrialRefusal(tx, request);
+      const notBefore =
+        countsForTrial && !hold ? new Date((await readClock(tx)).getTime() + TRIAL_STEP_ASIDE_MS) : null;
+      const rest = { notBefore, rejects: reject };
+      if (!hold) return { ...rest, events: [] };
       const scope = refusal.scope === 'operation' ? operation : null;
-      const hold = { account, operation: scope, kind: refusal.kind, code: errorCode, epoch: row.holdEpoch };
-      if (!(await insertHold(tx, hold))) return noConsequences;
-      const event = { account, operation: scope, kind: refusal.kind, code: errorCode };
-      return { notBefore: null, events: [{ name: 'account:held', event }] };
+      const { kind } = refusal;
+      const set = await insertHold(tx, {
+        account,
+        operation: scope,
+        kind,
+        code: errorCode,
+        epoch: row.holdEpoch,
+      });
+      const event = { account, operation: scope, kind, code: errorCode };
+      return { ...rest, events: set ? [{ name: 'account:held', event }] : [] };
     }
     default:
       return noConsequences;

@@ -121,6 +121,7 @@ function openingOf(lane: Lane): 'open' | 'probe' | Date | undefined {
     case 'rate':
       return lane.windowOpensAt ?? undefined;
     case 'held':
+    case 'trial':
     case 'ramp':
     case 'concurrency':
       return undefined;

@@ -119,15 +119,19 @@ export async function recordOutcome(
   const boughtNothing = outcome.certainty === 'refused' || outcome.certainty === 'unsent';
   const others =
     isLastAttempt && boughtNothing ? await findOtherTakes(tx, request.id, attempt.id) : NO_OTHER_TAKES;
-  const settlement = decideSettlement(
+  const decided = decideSettlement(
     { ...request, isLastAttempt, isLate, isLost, maxSubmissions, ...others },
     { outcome, httpStatus: evidence.httpStatus, providerTaskId: evidence.providerTaskId },
   );
+  const consequences = isLate ? noConsequences : await disciplineAccount(tx, request, attempt, outcome);
+  const settlement: Settlement =
+    consequences.rejects === true && decided.to === 'queued'
+      ? { to: 'rejected', stateReason: 'account_refused' }
+      : decided;
   // An acceptance that moves nothing is money without a request: followed from now on. Before the request is
   // touched, whose charge counts each task for itself.
   const isStray = outcome.certainty === 'accepted' && settlement.to === 'unchanged';
   if (isStray && evidence.providerTaskId !== request.providerTaskId) await followOtherTasks(tx, request.id);
-  const consequences = isLate ? noConsequences : await disciplineAccount(tx, request, attempt, outcome);
   await moveRequest(ctx, tx, request, settlement, consequences.notBefore);
   // Of a request that stays where it is, too.
   if (isLost) await updateCharge(tx, request.id);

@@ -1,5 +1,6 @@
 import type { HoldKind } from '../core/admission.ts';
 import { rows, type Sql } from './database.ts';
+import { supersedeTrials } from './hold-trials.ts';
 
 export interface NewHold {
   readonly account: string;
@@ -17,6 +18,7 @@ export async function insertHold(tx: Sql, hold: NewHold): Promise<boolean> {
 where account = $1 and ended_at is null and until <= clock_timestamp()`,
     [hold.account],
   );
+  await supersedeTrials(tx, hold.account, hold.operation);
   const inserted = await rows(
     tx,
     `insert into onetake.account_holds (account, operation, kind, code, since, epoch)

@@ -1,6 +1,7 @@
 import type { AccountLimits } from '../core/admission.ts';
 import type { BreakerOverride, CircuitBreaker } from '../core/circuit-breaker.ts';
 import { firstRow, rows, type Sql } from './database.ts';
+import { trialInFlight } from './hold-trials.ts';
 
 /** An account and an operation with queued work, as a plain read saw it. A hint: admission counts again. */
 export interface Lane extends AccountLimits {
@@ -15,6 +16,7 @@ export interface Lane extends AccountLimits {
   readonly slotCount: number;
   readonly pausedUntil: Date | null;
   readonly held: boolean;
+  readonly trialInFlight: number | null;
   /** Null: the breaker has no row yet. */
   readonly breakerState: CircuitBreaker['state'] | null;
   readonly retryAt: Date | null;
@@ -51,6 +53,7 @@ export const LANE_COLUMNS = `p.account, p.operation, p.not_before as "notBefore"
     where h.account = p.account and h.ended_at is null and (h.until is null or h.until > s.now)
       and (h.operation is null or h.operation = p.operation)
   ) as held,
+  ${trialInFlight('p.account', 'p.operation')} as "trialInFlight",
   b.state as "breakerState", b.retry_at as "retryAt",
   onetake.override_in_force(b.override, b.override_expires_at, s.now) as override,
   coalesce(b.shadow, false) as shadow, b.ramp_acceptances as "rampAcceptances",
@@ -103,6 +106,7 @@ export interface LaneLoadRow {
   readonly windowCount: number;
   readonly slotCount: number;
   readonly held: boolean;
+  readonly trialInFlight: number | null;
 }
 
 /** Counts, holds and clock in a statement that begins after the account's lock is held. */
@@ -122,7 +126,8 @@ export async function countLoad(tx: Sql, account: string, operation: string): Pr
     select from onetake.account_holds h
     where h.account = $1 and h.ended_at is null and (h.until is null or h.until > s.now)
       and (h.operation is null or h.operation = $2)
-  ) as held
+  ) as held,
+  ${trialInFlight('$1', '$2')} as "trialInFlight"
 from (select clock_timestamp() as now) s`,
     [account, operation],
   );

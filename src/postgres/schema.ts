@@ -84,6 +84,10 @@ export const accountHolds = onetake.table(
     epoch: integer('epoch').notNull(),
     endedAt: instant('ended_at'),
     endedBy: text('ended_by'),
+    // Null: in force, or ended and not proven by an acceptance since. Until then one POST at a time.
+    trialEndedAt: instant('trial_ended_at'),
+    // Of this trial, in a row.
+    trialRefusals: integer('trial_refusals').notNull().default(0),
   },
   (table) => [
     foreignKey({
@@ -99,6 +103,7 @@ export const accountHolds = onetake.table(
     uniqueIndex('account_holds_live')
       .on(table.account, sql`coalesce(operation, '')`, table.kind)
       .where(sql.raw(`ended_at is null`)),
+    index('account_holds_open').on(table.account).where(sql.raw(`trial_ended_at is null`)),
   ],
 );
 

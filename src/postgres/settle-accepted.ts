@@ -5,7 +5,7 @@ import { AT_SETTLE, NOTHING_TO_APPLY } from './submission-attempts.ts';
 
 /**
  * All of B1 in one statement, for the common path: the worker's own attempt, still the last one of a request
- * that is still `submitting`, was accepted, and its id is followed for no other request. Undefined when any of
+ * that is still `submitting`, was accepted, its id is followed for no other request, and no hold is to be proven over. Undefined when any of
  * that is not so; then nothing was written, and the long way decides. Locks in the order of everybody else
  * (request, attempt, account): each part waits for the rows of the one before. Raises a unique violation when the
  * task id is another request's own.
@@ -40,6 +40,7 @@ export async function settleAccepted(
       select from onetake.followed_tasks f
       where f.account = r.account and f.provider_task_id = $3 and f.request_id <> r.id
     )
+    and not exists (select from onetake.account_holds h where h.account = r.account and h.trial_ended_at is null)
   for no key update of r
 ), attempt as (
   update onetake.submission_attempts a

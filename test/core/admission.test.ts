@@ -4,6 +4,7 @@ import {
   accountRefusal,
   capacityPauseMs,
   decideAdmission,
+  judgeRefusal,
   type LaneLoad,
   RATE_WINDOW_MS,
   retryAfterMs,
@@ -16,12 +17,57 @@ const IDLE: LaneLoad = {
   slotCount: 0,
   pausedUntil: null,
   held: false,
+  trialInFlight: null,
   permit: { permit: 'allow' },
 };
 
 function inMs(ms: number): Date {
   return new Date(NOW.getTime() + ms);
 }
+
+describe('judgeRefusal', () => {
+  const REFUSED = {
+    kind: 'payment_required',
+    isFromBeforeRelease: false,
+    trial: null,
+    wasRefusedBefore: false,
+  } as const;
+  const NOTHING = { hold: false, reject: false, countsForTrial: false };
+
+  test.each(['key_refused', 'payment_required', 'access_denied'] as const)(
+    'holds at the first %s',
+    (kind) => {
+      expect(judgeRefusal({ ...REFUSED, kind })).toEqual({ ...NOTHING, hold: true });
+      expect(judgeRefusal({ ...REFUSED, kind, wasRefusedBefore: true })).toEqual({ ...NOTHING, hold: true });
+    },
+  );
+
+  test('makes nothing of an answer to a POST from before a release, or before a hold ended', () => {
+    const early = { ...REFUSED, wasRefusedBefore: true };
+    expect(judgeRefusal({ ...early, isFromBeforeRelease: true })).toEqual(NOTHING);
+    expect(judgeRefusal({ ...early, trial: { isFirst: false, refusals: 2 } })).toEqual(NOTHING);
+  });
+
+  test.each([
+    ['key_refused', 0, true],
+    ['payment_required', 0, false],
+    ['payment_required', 1, false],
+    ['payment_required', 2, true],
+    ['payment_required', 3, true],
+    ['access_denied', 1, false],
+    ['access_denied', 2, true],
+  ] as const)('in a trial, %s after %i refusals holds: %s', (kind, refusals, hold) => {
+    const trial = { isFirst: true, refusals };
+    expect(judgeRefusal({ ...REFUSED, kind, trial })).toEqual({ hold, reject: false, countsForTrial: true });
+  });
+
+  test('rejects what was refused before, and in one trial only once', () => {
+    const again = { ...REFUSED, wasRefusedBefore: true };
+    expect(judgeRefusal({ ...again, trial: { isFirst: true, refusals: 0 } }).reject).toBe(true);
+    expect(judgeRefusal({ ...again, trial: { isFirst: true, refusals: 1 } }).reject).toBe(false);
+    expect(judgeRefusal({ ...REFUSED, trial: { isFirst: true, refusals: 0 } }).reject).toBe(false);
+  });
+});
 
 describe('decideAdmission', () => {
   test.each([
@@ -31,6 +77,7 @@ describe('decideAdmission', () => {
     ['the last of the minute', { windowCount: 59 }, 9, 1],
     ['the last slot', { slotCount: 3 }, 9, 1],
     ['none to somebody who wants none', {}, 0, 0],
+    ['one while a release has to prove itself', { trialInFlight: 0 }, 9, 1],
     ['again at the very end of a pause', { pausedUntil: NOW }, 1, 1],
   ])('permits %s', (_title, load, wanted, permits) => {
     expect(decideAdmission(LIMITS, { ...IDLE, ...load }, wanted, NOW)).toEqual({
@@ -60,6 +107,7 @@ describe('decideAdmission', () => {
       slotCount: 4,
       pausedUntil: inMs(1),
       held: true,
+      trialInFlight: 1,
       permit: { permit: 'refuse', retryAt: undefined },
       inFlight: 4,
     };
@@ -67,6 +115,7 @@ describe('decideAdmission', () => {
     for (const relief of [
       {},
       { held: false },
+      { trialInFlight: 0 },
       { pausedUntil: null },
       { permit: { permit: 'allow', atMost: 4 } as const },
       { permit: { permit: 'allow' } as const },
@@ -76,7 +125,7 @@ describe('decideAdmission', () => {
       blocks.push(decideAdmission(LIMITS, load, 1, NOW));
     }
     expect(blocks).toEqual(
-      ['held', 'paused', 'breaker', 'ramp', 'rate', 'concurrency'].map((blockedBy) => ({
+      ['held', 'trial', 'paused', 'breaker', 'ramp', 'rate', 'concurrency'].map((blockedBy) => ({
         permits: 0,
         blockedBy,
       })),

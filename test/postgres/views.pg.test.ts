@@ -186,9 +186,16 @@ describe('request_overview.waiting_for', () => {
   it('leaves out a hold of another operation, one that has ended and one that ran out', async () => {
     const hold = { account: 'default', kind: 'operator', since: ago(0), epoch: 0 };
     await insert(database, 'account_holds', { ...hold, operation: 'video-to-music' });
-    await insert(database, 'account_holds', { ...hold, operation: 'text-to-music', ended_at: ago(0) });
-    await insert(database, 'account_holds', { ...hold, until: ago(1) });
+    const proven = { ...hold, trial_ended_at: ago(0) };
+    await insert(database, 'account_holds', { ...proven, operation: 'text-to-music', ended_at: ago(0) });
+    await insert(database, 'account_holds', { ...proven, until: ago(1) });
     expect(await waitingFor(await queued())).toBe('a worker');
+  });
+
+  it('says that one goes first after a hold that nothing has proven over', async () => {
+    const hold = { account: 'default', kind: 'operator', since: ago(0), epoch: 0 };
+    await insert(database, 'account_holds', { ...hold, ended_at: new Date('2026-01-02T11:58:00Z') });
+    expect(await waitingFor(await queued())).toBe('account released at 11:58: one request goes first, alone');
   });
 
   it.each([
