@@ -3,10 +3,12 @@ import { setTimeout as wait } from 'node:timers/promises';
 import type { Command } from 'commander';
 import { OnetakeError } from '../core/errors.ts';
 import { isTerminal } from '../core/generation-request.ts';
+import { OPERATION_NAMES } from '../core/operations.ts';
 import type { Client, RequestDetails } from '../runtime/client.ts';
 import type { EnqueueInput } from '../runtime/enqueue-options.ts';
 import type { Context, Runner } from './context.ts';
-import { CommandError, EXIT } from './errors.ts';
+import { enqueueFile } from './enqueue-file.ts';
+import { CommandError, EXIT, usageError } from './errors.ts';
 import { parseFields } from './field-text.ts';
 import type { Terminal } from './output.ts';
 import { showRequest } from './request-view.ts';
@@ -17,14 +19,15 @@ interface EnqueueOptions {
   readonly key?: string;
   readonly account: string;
   readonly wait?: true;
+  readonly file?: string;
 }
 
 const LOOK_INTERVAL_MS = 250;
 
 export function addEnqueue(program: Command, run: Runner): void {
   program
-    .command('enqueue <operation>')
-    .summary('enqueues one generation')
+    .command('enqueue [operation]')
+    .summary('enqueues one generation, or a file of them')
     .description(
       'Enqueues one generation. The same key is the same request for ever, so a repeated call pays once.',
     )
@@ -32,15 +35,32 @@ export function addEnqueue(program: Command, run: Runner): void {
     .option('--key <key>', 'names the intent (default: a new one, which is printed)')
     .option('--account <name>', 'whose limits and key it uses', 'default')
     .option('--wait', 'waits for its end; exit code 0 only when it succeeded')
+    .option('--file <path>', 'many instead: one JSON object a line, as the library takes them')
     .addHelpText(
       'after',
       `
 Examples:
   $ onetake enqueue text-to-music --field prompt='a waltz' --field duration=30
-  $ onetake enqueue text-to-music --field prompt='a waltz' --key order-12 --wait`,
+  $ onetake enqueue text-to-music --field prompt='a waltz' --key order-12 --wait
+  $ onetake enqueue --file jobs.ndjson
+
+A line of a file: {"operation": …, "fields": {…}, "requestKey": …, …}`,
     )
     .action(
-      run(async (context, operation: string, options: EnqueueOptions) => {
+      run(async (context, operation: string | undefined, options: EnqueueOptions, command: Command) => {
+        if (options.file !== undefined) {
+          const alone = ['field', 'key', 'account', 'wait'].find(
+            (name) => command.getOptionValueSource(name) === 'cli',
+          );
+          if (operation !== undefined || alone !== undefined) {
+            const other = alone === undefined ? 'an operation' : `--${alone}`;
+            throw usageError(`--file: the lines say it all, so ${other} can't be given too.`);
+          }
+          return enqueueFile(context, options.file);
+        }
+        if (operation === undefined) {
+          throw usageError('operation: missing.', `One of ${OPERATION_NAMES.join(', ')}; or --file <path>.`);
+        }
         const fields = parseFields(operation, options.field ?? []);
         const { account, key: requestKey = `cli-${randomUUID()}` } = options;
         return context.withClient(async (client) => {
