@@ -710,6 +710,54 @@ begin
 end
 $$;
 --> statement-breakpoint
+-- Holds the account (one operation of it, or with null all), by an operator's word. One that is in force already is
+-- replaced: true, else false. What is on the wire goes on.
+create function onetake.hold_account(
+  account text,
+  operation text,
+  actor text,
+  reason text,
+  until timestamptz default null
+) returns boolean
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+declare
+  ends timestamptz := nullif(hold_account.until, 'infinity');
+  epoch_now integer;
+  replaced boolean;
+begin
+  perform onetake.require_operator(hold_account.actor, hold_account.reason);
+  if hold_account.operation !~ '^[A-Za-z0-9_.-]{1,63}$' then
+    raise exception 'onetake: that is no name of an operation' using errcode = '22023';
+  end if;
+  if ends <= clock_timestamp() then
+    raise exception 'onetake: the hold would have ended already' using errcode = '22023';
+  end if;
+  if ends >= '10000-01-01 00:00:00+00' then
+    raise exception 'onetake: a hold ends before the year 10000, or not by itself' using errcode = '22023';
+  end if;
+  select a.hold_epoch into epoch_now from onetake.accounts a where a.name = hold_account.account for no key update;
+  if epoch_now is null then
+    raise exception 'onetake: there is no account "%"', hold_account.account using errcode = 'OT001';
+  end if;
+  update onetake.account_holds h
+  set ended_at = least(h.until, clock_timestamp()),
+    ended_by = case when h.until <= clock_timestamp() then 'until' else onetake.plain_line(hold_account.actor) end,
+    trial_ended_at = clock_timestamp()
+  where h.account = hold_account.account and h.ended_at is null and h.kind = 'operator'
+    and h.operation is not distinct from hold_account.operation;
+  replaced := found;
+  insert into onetake.account_holds (account, operation, kind, reason, since, until, epoch)
+  values (hold_account.account, hold_account.operation, 'operator', btrim(hold_account.reason), clock_timestamp(),
+    ends, epoch_now);
+  perform onetake.record_action(hold_account.actor, 'hold_account',
+    concat_ws('/', hold_account.account, hold_account.operation), hold_account.reason);
+  perform pg_notify('onetake', 'account');
+  return replaced;
+end
+$$;
+--> statement-breakpoint
 -- The override that is in force: an expired one is not, whether or not anybody has noted it.
 create function onetake.override_in_force(override text, expires_at timestamptz, at timestamptz) returns text
 language sql immutable parallel safe

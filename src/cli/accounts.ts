@@ -1,6 +1,8 @@
 import type { Command } from 'commander';
 import { OnetakeError, suggestion } from '../core/errors.ts';
 import type { AccountOverview } from '../postgres/account-holds.ts';
+import type { Client } from '../runtime/client.ts';
+import { instantOf } from './arguments.ts';
 import type { Runner } from './context.ts';
 import type { Terminal } from './output.ts';
 import { instant } from './text.ts';
@@ -24,6 +26,31 @@ export function addAccounts(program: Command, run: Runner): void {
       ),
     );
   accounts
+    .command('hold <account>')
+    .description('Submits nothing for an account until its release. What was submitted goes on.')
+    .option('--operation <name>', 'only this operation')
+    .option('--until <instant>', 'ends by itself', instantOf('--until'))
+    .requiredOption('--reason <text>', 'why, for the record')
+    .option('--actor <name>', 'who decides (default: $ONETAKE_ACTOR, else the system user)')
+    .addHelpText('after', "\nExample:\n  $ onetake accounts hold default --reason 'the key is being changed'")
+    .action(
+      run(({ terminal, environment, withClient }, account: string, options: HoldOptions) => {
+        const { operation = null, until, reason, actor = environment.actor() } = options;
+        return withClient(async (client) => {
+          await knownAccount(client, account);
+          const note = { actor, reason, ...(until === undefined ? {} : { until }) };
+          const replaced = await client.holdAccount(account, operation, note);
+          if (terminal.json)
+            terminal.value({ account, operation, until: until?.toISOString() ?? null, replaced });
+          else {
+            const subject = operation === null ? account : `${account} for ${operation}`;
+            terminal.print(`Held ${subject}${until === undefined ? '' : ` until ${instant(until)}`}.`);
+          }
+          return undefined;
+        });
+      }),
+    );
+  accounts
     .command('release <account>')
     .description('Ends the holds of an account, once key, balance or permission are in order again.')
     .option('--operation <name>', 'only the hold of this operation')
@@ -34,16 +61,7 @@ export function addAccounts(program: Command, run: Runner): void {
       run(({ terminal, environment, withClient }, account: string, options: ReleaseOptions) => {
         const { operation = null, reason, actor = environment.actor() } = options;
         return withClient(async (client) => {
-          const names = (await client.listAccounts()).map((each) => each.name);
-          if (!names.includes(account)) {
-            throw new OnetakeError(
-              'unknown_account',
-              `There is no account of that name.${suggestion(account, names)}`,
-              {
-                hint: `Accounts: ${names.join(', ') || 'none; run `onetake migrate`'}.`,
-              },
-            );
-          }
+          await knownAccount(client, account);
           const released = await client.releaseAccount(account, operation, { actor, reason });
           if (terminal.json) terminal.value({ account, operation, released });
           else terminal.print(sentence(account, operation, released));
@@ -51,6 +69,22 @@ export function addAccounts(program: Command, run: Runner): void {
         });
       }),
     );
+}
+
+async function knownAccount(client: Client, account: string): Promise<void> {
+  const names = (await client.listAccounts()).map((each) => each.name);
+  if (names.includes(account)) return;
+  throw new OnetakeError(
+    'unknown_account',
+    `There is no account of that name.${suggestion(account, names)}`,
+    {
+      hint: `Accounts: ${names.join(', ') || 'none; run `onetake migrate`'}.`,
+    },
+  );
+}
+
+interface HoldOptions extends ReleaseOptions {
+  readonly until?: Date;
 }
 
 interface ReleaseOptions {

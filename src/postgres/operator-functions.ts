@@ -120,6 +120,27 @@ export async function releaseAccount(
   );
 }
 
+/** Holds one operation, or with null the whole account; true: in place of an operator's earlier hold. */
+export async function holdAccount(
+  sql: Sql,
+  account: string,
+  operation: string | null,
+  until: Date | null,
+  note: OperatorNote,
+): Promise<boolean> {
+  return mapped(
+    async () => {
+      const row = await firstRow<{ replaced: boolean }>(
+        sql,
+        'select onetake.hold_account($1, $2, $3, $4, $5) as replaced',
+        [account, operation, note.actor, note.reason, until],
+      );
+      return (row as { replaced: boolean }).replaced;
+    },
+    { OT001: 'unknown_account' },
+  );
+}
+
 const BREAKER_CODES = { OT001: 'unknown_breaker', OT002: 'breaker_not_overridden' } as const;
 
 /** Lays an override over a breaker; returns what was in force before, or `none`. */

@@ -25,6 +25,7 @@ import {
   acknowledgeAttention,
   cancelRequest,
   forceBreaker,
+  holdAccount,
   listAmbiguousSubmissions,
   type OperatorNote,
   type Resolution,
@@ -132,6 +133,12 @@ export interface Client {
   overrideBreaker(input: OverrideBreakerInput): Promise<BreakerOverride | 'none'>;
   listAccounts(): Promise<AccountOverview[]>;
   upsertAccount(account: AccountLimits & { readonly name: string; readonly provider: string }): Promise<void>;
+  /** Nothing of it is submitted until its release, or `until`. True: in place of an operator's earlier hold. */
+  holdAccount(
+    account: string,
+    operation: string | null,
+    note: OperatorNote & { readonly until?: Date },
+  ): Promise<boolean>;
   releaseAccount(account: string, operation: string | null, note: OperatorNote): Promise<number>;
   /** Whether this is the database that was confirmed, and what an operator wants to know before a decision. */
   installation(): Promise<InstallationStatus>;
@@ -330,6 +337,8 @@ export function createClient(options: ClientOptions): Client {
         await act((tx) => upsertAccount(tx, account));
         for (const operation of OPERATION_NAMES) await queue.ensureQueue(account.name, operation);
       }),
+    holdAccount: (account, operation, { until, ...note }) =>
+      explained(() => act((tx) => holdAccount(tx, account, operation, until ?? null, note))),
     releaseAccount: (account, operation, note) =>
       explained(() => act((tx) => releaseAccount(tx, account, operation, note))),
     installation: () => explained(() => readInstallation(database)),

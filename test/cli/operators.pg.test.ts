@@ -334,6 +334,30 @@ describe('onetake accounts', () => {
     expect((await cli.run(args)).stdout).toBe('There was no hold on default.\n');
   });
 
+  test('holds an account until its release, and says what it replaces', async () => {
+    const { cli } = await setStage();
+    const args = ['accounts', 'hold', 'default', '--reason', 'new key'];
+    const held = { account: 'default', operation: null, until: null };
+    expect(await cli.json(args)).toEqual({ ...held, replaced: false });
+    expect(await cli.json(args)).toEqual({ ...held, replaced: true });
+    expect((await cli.run(['accounts', 'list'])).stdout).toMatch(/held: operator since/);
+    const until = '2099-01-01T00:00:00.000Z';
+    expect(await cli.json([...args, '--operation', 'text-to-music', '--until', until])).toEqual({
+      account: 'default',
+      operation: 'text-to-music',
+      until,
+      replaced: false,
+    });
+    expect(await cli.json(['accounts', 'release', 'default', '--reason', 'done'])).toMatchObject({
+      released: 2,
+    });
+    expect((await cli.run(args)).stdout).toBe('Held default.\n');
+    expect(await cli.error(['accounts', 'hold', 'defualt', '--reason', 'r'])).toMatchObject({
+      code: 'unknown_account',
+      message: 'There is no account of that name. Did you mean "default"?',
+    });
+  });
+
   test('refuses an account that nobody has, with a suggestion', async () => {
     const { cli } = await setStage();
     expect(await cli.error(['accounts', 'release', 'defualt', '--reason', 'r'])).toMatchObject({

@@ -6,6 +6,7 @@ import type { Sql } from '../../src/postgres/database.ts';
 import {
   abandonRequest,
   cancelRequest,
+  holdAccount,
   type Resolution,
   releaseAccount,
   reopenRequest,
@@ -652,6 +653,42 @@ describe('release_account', () => {
     await expect(releaseAccount(sql, 'nobody', null, NOTE)).rejects.toMatchObject({
       code: 'unknown_account',
     });
+  });
+});
+
+describe('hold_account', () => {
+  const live = () =>
+    database.query(
+      `select operation, kind, reason, until from onetake.account_holds where ended_at is null order by since`,
+    );
+
+  it('holds an operation or the account, in place of an earlier word, and is on record', async () => {
+    const until = ago(-3_600_000);
+    expect(await holdAccount(sql, 'default', 'text-to-music', until, NOTE)).toBe(false);
+    expect(await holdAccount(sql, 'default', null, null, NOTE)).toBe(false);
+    expect(await holdAccount(sql, 'default', null, null, { actor: 'ada', reason: 'longer' })).toBe(true);
+    expect(await live()).toEqual([
+      { operation: 'text-to-music', kind: 'operator', reason: NOTE.reason, until },
+      { operation: null, kind: 'operator', reason: 'longer', until: null },
+    ]);
+    const acts = await database.query(
+      `select actor, subject from onetake.operator_actions where action = 'hold_account' order by id`,
+    );
+    expect(acts).toEqual([
+      { actor: 'ada', subject: 'default/text-to-music' },
+      { actor: 'ada', subject: 'default' },
+      { actor: 'ada', subject: 'default' },
+    ]);
+    expect(await releaseAccount(sql, 'default', null, NOTE)).toBe(2);
+  });
+
+  it('refuses an end that has passed, an unknown account and a name that is none', async () => {
+    await expect(holdAccount(sql, 'default', null, ago(1_000), NOTE)).rejects.toThrow(/ended already/);
+    await expect(holdAccount(sql, 'default', 'a b', null, NOTE)).rejects.toThrow(/name of an operation/);
+    await expect(holdAccount(sql, 'nobody', null, null, NOTE)).rejects.toMatchObject({
+      code: 'unknown_account',
+    });
+    expect(await live()).toEqual([]);
   });
 });
 

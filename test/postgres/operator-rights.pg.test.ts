@@ -15,6 +15,7 @@ const OPERATOR_FUNCTIONS = [
   'cancel_request',
   'force_breaker',
   'freeze_installation',
+  'hold_account',
   'release_account',
   'release_breaker',
   'reopen',
