@@ -13,6 +13,9 @@ CREATE TABLE "onetake"."account_holds" (
 	"ended_by" text,
 	"trial_ended_at" timestamp with time zone,
 	"trial_refusals" integer DEFAULT 0 NOT NULL,
+	"next_check_at" timestamp with time zone,
+	"checks" integer DEFAULT 0 NOT NULL,
+	"check_refused_at" timestamp with time zone,
 	CONSTRAINT "account_holds_kind_known" CHECK (kind in ('key_refused', 'payment_required', 'access_denied', 'operator'))
 );
 --> statement-breakpoint

@@ -98,6 +98,10 @@ const DESCRIBE: Describe = {
     text: `account ${account} held${operation === null ? '' : ` for ${operation}`}: ${words(kind)}`,
     format: 'red',
   }),
+  'account:released': ({ account }) => ({
+    text: `account ${account}: its key is accepted again; one request goes first`,
+    format: 'green',
+  }),
   'account:paused': ({ account, kind, until }) => ({
     text: `account ${account} paused until ${timeOf(until)} (${kind})`,
     format: 'yellow',

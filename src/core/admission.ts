@@ -153,6 +153,14 @@ export function judgeRefusal({
 /** How long a request that was refused in a trial stands aside, so that the next one may show that it is not alone. */
 export const TRIAL_STEP_ASIDE_MS = 5_000;
 
+const KEY_CHECK_FIRST_MS = 30_000;
+const KEY_CHECK_CAP_MS = 900_000;
+
+/** The pause before the next free check of a refused key, in ms; `checks` counts those made. */
+export function keyCheckDelayMs(checks: number): number {
+  return Math.min(KEY_CHECK_CAP_MS, KEY_CHECK_FIRST_MS * 2 ** Math.min(Math.max(0, checks - 1), 5));
+}
+
 const SECONDS = /^\d+(\.\d+)?$/;
 const MONTH = '(?<month>Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)';
 const TIME = String.raw`(?<time>\d\d:\d\d:\d\d)`;

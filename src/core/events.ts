@@ -113,6 +113,8 @@ export interface OnetakeEvents {
   };
   'breaker:transition': BreakerTransition;
   'account:held': { account: string; operation: string | null; kind: HoldKind; code: string | null };
+  /** A free check of a refused key passed, so the hold is over. An operator's release is a row, not an event. */
+  'account:released': { account: string; operation: string | null; reason: 'key_check' };
   'account:paused': { account: string; kind: 'rate' | 'concurrency'; until: Date };
   'task:unreadable': {
     requestId: string;

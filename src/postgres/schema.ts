@@ -88,6 +88,10 @@ export const accountHolds = onetake.table(
     trialEndedAt: instant('trial_ended_at'),
     // Of this trial, in a row.
     trialRefusals: integer('trial_refusals').notNull().default(0),
+    // Free checks of a refused key, made while it holds.
+    nextCheckAt: instant('next_check_at'),
+    checks: integer('checks').notNull().default(0),
+    checkRefusedAt: instant('check_refused_at'),
   },
   (table) => [
     foreignKey({

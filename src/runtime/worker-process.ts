@@ -1,6 +1,7 @@
 import { setMaxListeners } from 'node:events';
 import { resolve } from 'node:path';
 import type { AdmittedBatch } from '../lifecycle/admit.ts';
+import { checkKeys } from '../lifecycle/check-keys.ts';
 import type { SubmissionContext } from '../lifecycle/context.ts';
 import { dispatch, type LaneCursor } from '../lifecycle/dispatch.ts';
 import { InstallationGuard } from '../lifecycle/guard-installation.ts';
@@ -32,6 +33,7 @@ import { wireReport } from './wire-report.ts';
 /** How long dispatch sleeps when nothing wakes it. */
 const IDLE_MS = 1_000;
 const POOL_MAX = 10;
+const KEY_CHECKS_EVERY_MS = 10_000;
 const REPLAY_EVERY_MS = 60_000;
 /** From the end of the last POST: how long a stop waits for outcomes that can't be committed. */
 const SETTLE_GRACE_MS = 10_000;
@@ -173,6 +175,13 @@ export function createWorker(options: ProcessOptions = {}): Worker {
     },
     ...reportsOf('replay'),
   });
+  const checking = new Loop({
+    round: async () => {
+      await checkKeys({ ...ctx, hasKey: setup.hasKey });
+      return KEY_CHECKS_EVERY_MS;
+    },
+    ...reportsOf('key check'),
+  });
   const listener = new Listener(database, {
     onNotice: (what) => {
       if (what === 'job_due' || what === 'breaker') rescuing.loop.wake();
@@ -217,6 +226,7 @@ export function createWorker(options: ProcessOptions = {}): Worker {
       listener.start();
       dispatching.start();
       replaying.start();
+      checking.start();
       rescuing.loop.start();
     },
     async runOnce() {
@@ -224,6 +234,7 @@ export function createWorker(options: ProcessOptions = {}): Worker {
       const { admitted } = await round();
       await Promise.all([...inFlight, ...checks]);
       await replay();
+      await checkKeys({ ...ctx, hasKey: setup.hasKey });
       await rescuing.once();
       return admitted;
     },
@@ -249,6 +260,7 @@ export function createWorker(options: ProcessOptions = {}): Worker {
           prepared,
           ...checks,
           replaying.stop(),
+          checking.stop(),
           rescuing.loop.stop(),
           queue.stop(),
           setup.closeProviders(),

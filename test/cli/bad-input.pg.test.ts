@@ -58,7 +58,7 @@ describe('bad input on a database', () => {
 
   test('an unknown field, account or blank prompt is refused before there is a row', async () => {
     const { cli, database } = await setStage();
-    expect(await cli.error([...ENQUEUE, 'promt=rain'])).toMatchObject({
+    expect(await cli.error([...ENQUEUE, 'prompt=rain', '--field', 'promt=rain'])).toMatchObject({
       code: 'unknown_field',
       message: expect.stringContaining('Did you mean "prompt"?'),
       exitCode: 2,

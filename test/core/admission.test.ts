@@ -5,6 +5,7 @@ import {
   capacityPauseMs,
   decideAdmission,
   judgeRefusal,
+  keyCheckDelayMs,
   type LaneLoad,
   RATE_WINDOW_MS,
   retryAfterMs,
@@ -319,4 +320,10 @@ describe('what a refusal holds', () => {
         expect(accountRefusal(status, 'trial_exhausted')).toBeUndefined();
     }
   });
+});
+
+test('a refused key is checked after 30 s, and then more and more seldom, up to each 15 min', () => {
+  expect([0, 1, 2, 3, 4, 5, 6, 7, 1_000].map(keyCheckDelayMs)).toEqual([
+    30_000, 30_000, 60_000, 120_000, 240_000, 480_000, 900_000, 900_000, 900_000,
+  ]);
 });

@@ -233,8 +233,8 @@ export const MUTATIONS: readonly Mutation[] = [
     edits: [
       edit(
         'src/lifecycle/enqueue.ts',
-        'await sendJob(tx, ctx.queue, request);',
-        'await sendJob(tx, ctx.queue, request);\n    await tx.executeSql("update onetake_queue.job set output = to_jsonb($1::text) where singleton_key = $2", [JSON.stringify(request.fields), request.id]);',
+        'return await enqueueRequests(tx, requests);',
+        'const told = await enqueueRequests(tx, requests);\n    for (const request of requests) await tx.executeSql("update onetake_queue.job set output = to_jsonb($1::text) where singleton_key = $2", [JSON.stringify(request.fields), request.id]);\n    return told;',
       ),
     ],
   },

@@ -1,0 +1,56 @@
+import { keyCheckDelayMs } from '../core/admission.ts';
+import {
+  claimKeyCheck,
+  endHoldByCheck,
+  type KeyToCheck,
+  listKeysToCheck,
+  noteKeyCheck,
+} from '../postgres/key-checks.ts';
+import { notify } from '../postgres/notifications.ts';
+import type { SubmissionContext } from './context.ts';
+
+const PAGE = 20;
+const CHECK_TIMEOUT_MS = 5_000;
+
+type KeyContext = Pick<SubmissionContext, 'database' | 'emit' | 'providerNamed' | 'apiKeyOf'> & {
+  readonly hasKey: (account: string) => boolean;
+};
+
+/**
+ * Tries refused keys with a free call, each by one process at a time, more and more seldom, and ends the hold of
+ * one that was refused and passes now. The first request after that goes alone, as after every hold.
+ */
+export async function checkKeys(ctx: KeyContext): Promise<void> {
+  for (const due of await listKeysToCheck(ctx.database, PAGE)) {
+    if (ctx.providerNamed(due.provider)?.checkKey === undefined || !ctx.hasKey(due.account)) continue;
+    const checks = await claimKeyCheck(ctx.database, due.holdId, CHECK_TIMEOUT_MS * 2);
+    if (checks !== undefined) await checkKey(ctx, { ...due, checks });
+  }
+}
+
+async function checkKey(ctx: KeyContext, key: KeyToCheck): Promise<void> {
+  const check = await askProvider(ctx, key);
+  if (check === 'accepted') {
+    const ended = await ctx.database.retryingTransaction(async (tx) => {
+      const hold = await endHoldByCheck(tx, key);
+      if (hold !== undefined) await notify(tx, 'lane');
+      return hold;
+    });
+    if (ended !== undefined) {
+      ctx.emit('account:released', { account: key.account, operation: ended.operation, reason: 'key_check' });
+      return;
+    }
+  }
+  await noteKeyCheck(ctx.database, key.holdId, check === 'refused', keyCheckDelayMs(key.checks));
+}
+
+/** Outside any transaction. A key that can't be had is no answer. */
+async function askProvider(ctx: KeyContext, key: KeyToCheck) {
+  try {
+    const provider = ctx.providerNamed(key.provider);
+    const apiKey = await ctx.apiKeyOf(key.account);
+    return (await provider?.checkKey?.(apiKey, CHECK_TIMEOUT_MS)) ?? 'unknown';
+  } catch {
+    return 'unknown';
+  }
+}
