@@ -121,8 +121,8 @@ export const MUTATIONS: readonly Mutation[] = [
       ),
       edit(
         'src/provider/sonilo/submit.ts',
-        'return noStatus(verdict, errorCode, sent, end.closed);',
-        "return noStatus(verdict, errorCode, unsent ? { headersSent: false, headersSentProof: 'oracle' } : sent, end.closed);",
+        'const outcome = noStatus(verdict, errorCode, sent, end.closed);',
+        "const outcome = noStatus(verdict, errorCode, unsent ? { headersSent: false, headersSentProof: 'oracle' } : sent, end.closed);",
       ),
     ],
   },
@@ -191,7 +191,7 @@ export const MUTATIONS: readonly Mutation[] = [
     breaks: 'slots are not counted',
     edits: [
       edit('src/core/admission.ts', "if (slots <= 0) return { permits: 0, blockedBy: 'concurrency' };", ''),
-      edit('src/core/admission.ts', 'Math.min(wanted, ramp, rate, slots)', 'Math.min(wanted, ramp, rate)'),
+      edit('src/core/admission.ts', 'Math.min(wanted, ramp, rate, slots, trial)', 'Math.min(wanted, ramp, rate, trial)'),
     ],
   },
   {
