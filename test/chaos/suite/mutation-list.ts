@@ -191,7 +191,11 @@ export const MUTATIONS: readonly Mutation[] = [
     breaks: 'slots are not counted',
     edits: [
       edit('src/core/admission.ts', "if (slots <= 0) return { permits: 0, blockedBy: 'concurrency' };", ''),
-      edit('src/core/admission.ts', 'Math.min(wanted, ramp, rate, slots, trial)', 'Math.min(wanted, ramp, rate, trial)'),
+      edit(
+        'src/core/admission.ts',
+        'Math.min(wanted, ramp, rate, slots, trial)',
+        'Math.min(wanted, ramp, rate, trial)',
+      ),
     ],
   },
   {
