@@ -160,7 +160,7 @@ describe('bad input', () => {
 
   test('a command that a group has not is answered with those that it has', async () => {
     expect((await createCli().error(['accounts', 'show'])).hint).toBe(
-      'Commands: onetake accounts list, onetake accounts release.',
+      'Commands: onetake accounts list, onetake accounts hold, onetake accounts release.',
     );
     expect((await createCli().error(['requests', 'lst'])).message).toMatch(/Did you mean "list"\?$/);
   });
