@@ -9,11 +9,14 @@ import {
 import { notify } from '../postgres/notifications.ts';
 import type { SubmissionContext } from './context.ts';
 
-const PAGE = 20;
+/** Read at once, so that accounts whose keys other processes have don't hide ours; and checked in one round. */
+const [PAGE, AT_MOST] = [1_000, 20] as const;
 const CHECK_TIMEOUT_MS = 5_000;
 
 type KeyContext = Pick<SubmissionContext, 'database' | 'emit' | 'providerNamed' | 'apiKeyOf'> & {
   readonly hasKey: (account: string) => boolean;
+  /** False once the process stops. */
+  readonly goesOn: () => boolean;
 };
 
 /**
@@ -21,10 +24,14 @@ type KeyContext = Pick<SubmissionContext, 'database' | 'emit' | 'providerNamed' 
  * one that was refused and passes now. The first request after that goes alone, as after every hold.
  */
 export async function checkKeys(ctx: KeyContext): Promise<void> {
+  let checked = 0;
   for (const due of await listKeysToCheck(ctx.database, PAGE)) {
+    if (checked >= AT_MOST || !ctx.goesOn()) return;
     if (ctx.providerNamed(due.provider)?.checkKey === undefined || !ctx.hasKey(due.account)) continue;
     const checks = await claimKeyCheck(ctx.database, due.holdId, CHECK_TIMEOUT_MS * 2);
-    if (checks !== undefined) await checkKey(ctx, { ...due, checks });
+    if (checks === undefined) continue;
+    checked++;
+    await checkKey(ctx, { ...due, checks });
   }
 }
 

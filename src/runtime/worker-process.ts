@@ -175,9 +175,10 @@ export function createWorker(options: ProcessOptions = {}): Worker {
     },
     ...reportsOf('replay'),
   });
+  const tryKeys = () => checkKeys({ ...ctx, hasKey: setup.hasKey, goesOn: () => stopping === undefined });
   const checking = new Loop({
     round: async () => {
-      await checkKeys({ ...ctx, hasKey: setup.hasKey });
+      await tryKeys();
       return KEY_CHECKS_EVERY_MS;
     },
     ...reportsOf('key check'),
@@ -234,7 +235,7 @@ export function createWorker(options: ProcessOptions = {}): Worker {
       const { admitted } = await round();
       await Promise.all([...inFlight, ...checks]);
       await replay();
-      await checkKeys({ ...ctx, hasKey: setup.hasKey });
+      await tryKeys();
       await rescuing.once();
       return admitted;
     },
