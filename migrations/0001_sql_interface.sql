@@ -682,6 +682,17 @@ begin
 end
 $$;
 --> statement-breakpoint
+-- Whether an account has that operation (null: all of them); each has a queue since the account was written.
+create function onetake.has_lane(account text, operation text) returns boolean
+language plpgsql stable set search_path = pg_catalog, pg_temp
+as $$
+begin
+  return has_lane.operation is null or exists (
+    select from onetake_queue.queue q where q.name = 'submit/' || has_lane.account || '/' || has_lane.operation
+  );
+end
+$$;
+--> statement-breakpoint
 -- Ends the account's holds (of one operation, or with null all of them) and says how many. The epoch makes
 -- sure that the answer to a POST from before the release can't set a hold again.
 create function onetake.release_account(account text, operation text, actor text, reason text) returns integer
@@ -703,6 +714,10 @@ begin
   where h.account = release_account.account and h.ended_at is null
     and (release_account.operation is null or h.operation = release_account.operation);
   get diagnostics ended = row_count;
+  -- One that was misspelt would be as good as done.
+  if ended = 0 and not onetake.has_lane(release_account.account, release_account.operation) then
+    raise exception 'onetake: there is no operation of that name' using errcode = '22023';
+  end if;
   perform onetake.record_action(release_account.actor, 'release_account',
     concat_ws('/', release_account.account, release_account.operation), release_account.reason);
   perform pg_notify('onetake', 'account');
@@ -740,6 +755,10 @@ begin
   select a.hold_epoch into epoch_now from onetake.accounts a where a.name = hold_account.account for no key update;
   if epoch_now is null then
     raise exception 'onetake: there is no account "%"', hold_account.account using errcode = 'OT001';
+  end if;
+  -- One that was misspelt would hold nothing, and nobody would see it.
+  if not onetake.has_lane(hold_account.account, hold_account.operation) then
+    raise exception 'onetake: there is no operation of that name' using errcode = '22023';
   end if;
   update onetake.account_holds h
   set ended_at = least(h.until, clock_timestamp()),
@@ -1197,8 +1216,11 @@ select
         replace(i.trouble, '_', ' '))
       when h.since is not null then format('account held: %s since %s', replace(h.kind, '_', ' '),
         to_char(h.since at time zone 'UTC', 'HH24:MI')) || coalesce(': ' || onetake.quoted_line(h.reason), '')
-      when q.ended_at is not null then format('account released at %s: one request goes first, alone',
-        to_char(q.ended_at at time zone 'UTC', 'HH24:MI'))
+      when q.ended_at is not null then format('account released at %s: one request%s goes first, alone (%s); %s wait%s',
+        to_char(q.ended_at at time zone 'UTC', 'HH24:MI'), ' of ' || q.operation,
+        coalesce('under way since ' || onetake.clock_text(w.since, s.now), 'none is under way'),
+        case when w.waiting > 1000 then 'more than 1,000' else w.waiting::text end,
+        case when w.waiting = 1 then 's' end)
       when o.override = 'forced_open' then format('breaker forced open by %s: %s',
         onetake.quoted_line(b.override_actor), onetake.quoted_line(b.override_reason))
       when b.state = 'open' and s.now < b.retry_at and o.refuses then format('breaker open until %s (%s)',
@@ -1255,11 +1277,31 @@ left join lateral (
 ) t on true
 -- Its end is not proven yet by an acceptance.
 left join lateral (
-  select max(least(x.ended_at, x.until)) as ended_at
+  select max(least(x.ended_at, x.until)) as ended_at,
+    -- Null: of the whole account.
+    case when bool_and(x.operation is not null) then r.operation end as operation
   from onetake.account_holds x
   where r.state = 'queued' and x.account = r.account and x.trial_ended_at is null
     and least(x.ended_at, x.until) <= s.now and (x.operation is null or x.operation = r.operation)
 ) q on true
+left join lateral (
+  select
+    (
+      select min(x.started_at) from onetake.submission_attempts x
+      where x.account = r.account and x.slot_freed_at is null and x.settled_at is null
+        and (q.operation is null or x.operation = q.operation)
+    ) as since,
+    -- No more than the sentence tells: a list asks for each of its rows.
+    (
+      select count(*)
+      from (
+        select from onetake.generation_requests x
+        where x.account = r.account and x.state = 'queued' and (q.operation is null or x.operation = q.operation)
+        limit 1001
+      ) y
+    ) as waiting
+  where q.ended_at is not null
+) w on true
 left join lateral (
   select x.kind, x.since, x.reason
   from onetake.account_holds x

@@ -100,7 +100,11 @@ function sentence(account: string, operation: string | null, released: number): 
 }
 
 function accountJson(row: AccountOverview) {
-  return { ...row, holds: row.holds.map((hold) => ({ ...hold, since: new Date(hold.since).toISOString() })) };
+  const dated = <Part extends { since: string }>(part: Part) => ({
+    ...part,
+    since: new Date(part.since).toISOString(),
+  });
+  return { ...row, holds: row.holds.map(dated), trials: row.trials.map(dated) };
 }
 
 function showList(terminal: Terminal, rows: readonly AccountOverview[]): void {
@@ -117,7 +121,12 @@ function showList(terminal: Terminal, rows: readonly AccountOverview[]): void {
       title: 'status',
       value: statusOf,
       flexible: 'wrap',
-      format: (row) => (row.holds.length > 0 ? 'red' : row.pausedUntil === null ? undefined : 'yellow'),
+      format: (row) =>
+        row.holds.length > 0
+          ? 'red'
+          : row.pausedUntil !== null || row.trials.length > 0
+            ? 'yellow'
+            : undefined,
     },
   ]);
   for (const { name, holds } of rows) {
@@ -127,11 +136,23 @@ function showList(terminal: Terminal, rows: readonly AccountOverview[]): void {
   }
 }
 
+/** The wider of several things comes first: what holds, what is tried out, what pauses. */
 function statusOf(row: AccountOverview): string {
-  const [hold] = row.holds;
-  if (hold !== undefined) {
-    const scope = hold.operation === null ? '' : ` for ${hold.operation}`;
-    return `held${scope}: ${hold.kind.replaceAll('_', ' ')} since ${instant(new Date(hold.since))}`;
-  }
-  return row.pausedUntil === null ? 'ready' : `paused (${row.pauseKind}) until ${instant(row.pausedUntil)}`;
+  const parts = [
+    ...row.holds.map(
+      (hold) =>
+        `held${scopeOf(hold)}: ${hold.kind.replaceAll('_', ' ')} since ${instant(new Date(hold.since))}`,
+    ),
+    ...row.trials.map(
+      (trial) =>
+        `one goes first${scopeOf(trial)} since the release of ${instant(new Date(trial.since))}: ` +
+        `${trial.inFlight === 0 ? 'none under way' : 'under way'}, ${trial.waiting} waiting`,
+    ),
+    ...(row.pausedUntil === null ? [] : [`paused (${row.pauseKind}) until ${instant(row.pausedUntil)}`]),
+  ];
+  return parts.length === 0 ? 'ready' : parts.join('; ');
+}
+
+function scopeOf({ operation }: { readonly operation: string | null }): string {
+  return operation === null ? '' : ` for ${operation}`;
 }

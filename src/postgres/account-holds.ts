@@ -1,6 +1,6 @@
 import type { HoldKind } from '../core/admission.ts';
 import { rows, type Sql } from './database.ts';
-import { supersedeTrials } from './hold-trials.ts';
+import { type HoldTrial, supersedeTrials, TRIALS_OF_ACCOUNT } from './hold-trials.ts';
 
 export interface NewHold {
   readonly account: string;
@@ -45,6 +45,8 @@ export interface AccountOverview {
     readonly code: string | null;
     readonly since: string;
   }[];
+  /** What one request goes first in, alone, since a hold has ended and nothing was accepted yet. */
+  readonly trials: readonly HoldTrial[];
 }
 
 export async function listAccounts(sql: Sql): Promise<AccountOverview[]> {
@@ -67,7 +69,8 @@ export async function listAccounts(sql: Sql): Promise<AccountOverview[]> {
       'since', h.since) order by h.since)
     from onetake.account_holds h
     where h.account = a.name and h.ended_at is null and (h.until is null or h.until > s.now)
-  ), '[]') as holds
+  ), '[]') as holds,
+  ${TRIALS_OF_ACCOUNT} as trials
 from onetake.accounts a, (select clock_timestamp() as now) s
 order by a.name`,
   );

@@ -27,6 +27,38 @@ export function trialInFlight(account: string, operation: string): string {
   )`;
 }
 
+/** A lane, or a whole account, in which nothing has been accepted since its hold ended. */
+export interface HoldTrial {
+  /** Null: every operation of the account, one request for all of them. */
+  readonly operation: string | null;
+  /** The end of the hold. */
+  readonly since: string;
+  /** POSTs under way in it; while there is one, the others wait. */
+  readonly inFlight: number;
+  /** Account refusals (401, 402, 403) since, in a row. */
+  readonly refusals: number;
+  /** Requests of it that are `queued`. */
+  readonly waiting: number;
+}
+
+/** Of account `a`, as JSON. Counts nothing for an account without a trial; by generation_requests_dispatch else. */
+export const TRIALS_OF_ACCOUNT = `coalesce((
+    select jsonb_agg(jsonb_build_object('operation', t.operation, 'since', t.since, 'inFlight', (
+        select count(*) from onetake.submission_attempts x
+        where x.account = a.name and x.slot_freed_at is null and x.settled_at is null
+          and (t.operation is null or x.operation = t.operation)
+      ), 'refusals', t.refusals, 'waiting', (
+        select count(*) from onetake.generation_requests r
+        where r.account = a.name and r.state = 'queued' and (t.operation is null or r.operation = t.operation)
+      )) order by t.since, t.operation)
+    from (
+      select h.operation, max(least(h.ended_at, h.until)) as since, max(h.trial_refusals) as refusals
+      from onetake.account_holds h
+      where h.account = a.name and ${IS_ON_TRIAL}
+      group by h.operation
+    ) t
+  ), '[]')`;
+
 export interface Trial {
   /** The attempt was admitted after the end of every hold of its lane. */
   readonly isFirst: boolean;

@@ -5,7 +5,7 @@ import type { AccountLimits } from '../core/admission.ts';
 import type { BreakerOverride } from '../core/circuit-breaker.ts';
 import { OnetakeError, type OnetakeErrorCode } from '../core/errors.ts';
 import { isTerminal, type RequestState } from '../core/generation-request.ts';
-import { OPERATION_NAMES } from '../core/operations.ts';
+import { OPERATION_NAMES, operationNamed } from '../core/operations.ts';
 import { type EnqueueResult, enqueue } from '../lifecycle/enqueue.ts';
 import { type EnqueueManyResult, enqueueMany } from '../lifecycle/enqueue-many.ts';
 import { type AccountOverview, listAccounts } from '../postgres/account-holds.ts';
@@ -338,9 +338,15 @@ export function createClient(options: ClientOptions): Client {
         for (const operation of OPERATION_NAMES) await queue.ensureQueue(account.name, operation);
       }),
     holdAccount: (account, operation, { until, ...note }) =>
-      explained(() => act((tx) => holdAccount(tx, account, operation, until ?? null, note))),
+      explained(async () => {
+        if (operation !== null) operationNamed(operation);
+        return act((tx) => holdAccount(tx, account, operation, until ?? null, note));
+      }),
     releaseAccount: (account, operation, note) =>
-      explained(() => act((tx) => releaseAccount(tx, account, operation, note))),
+      explained(async () => {
+        if (operation !== null) operationNamed(operation);
+        return act((tx) => releaseAccount(tx, account, operation, note));
+      }),
     installation: () => explained(() => readInstallation(database)),
     recover: (input) =>
       explained(async () => {

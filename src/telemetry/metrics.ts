@@ -20,6 +20,7 @@ export interface FleetFacts {
     readonly maxConcurrentGenerations: number;
     readonly paused: boolean;
     readonly holds: readonly { readonly operation: string | null; readonly kind: string }[];
+    readonly trials: readonly { readonly operation: string | null; readonly waiting: number }[];
   }[];
 }
 
@@ -150,6 +151,11 @@ function gaugesIn(registry: Registry): (facts: FleetFacts) => void {
   const most = gauge('account_max_concurrent_generations', 'The limit for it.', ['account']);
   const paused = gauge('account_paused', '1 while a 429 pauses the account.', ['account']);
   const held = gauge('account_held', '1 for each hold in force.', ['account', 'operation', 'kind']);
+  const onTrial = gauge(
+    'account_trial_waiting',
+    'Requests that wait while one goes first, alone, after the end of a hold; there is one only until then.',
+    ['account', 'operation'],
+  );
   return (facts) => {
     // What is gone must not go on being reported.
     registry.resetMetrics();
@@ -169,6 +175,9 @@ function gaugesIn(registry: Registry): (facts: FleetFacts) => void {
       paused.set(label, account.paused ? 1 : 0);
       for (const { operation, kind } of account.holds) {
         held.set({ account: account.name, operation: operation ?? 'all', kind }, 1);
+      }
+      for (const { operation, waiting } of account.trials) {
+        onTrial.set({ account: account.name, operation: operation ?? 'all' }, waiting);
       }
     }
   };

@@ -319,6 +319,7 @@ describe('onetake accounts', () => {
         holds: [
           { operation: null, kind: 'key_refused', code: 'unauthorized', since: '2026-03-01T11:58:00.000Z' },
         ],
+        trials: [],
       },
     ]);
     const { stdout, stderr } = await cli.run(['accounts', 'list']);
@@ -358,8 +359,38 @@ describe('onetake accounts', () => {
     });
   });
 
-  test('refuses an account that nobody has, with a suggestion', async () => {
-    const { cli } = await setStage();
+  test('says what one request goes first in after a release, and how many wait', async () => {
+    const { cli, database } = await setStage();
+    await hold(database, 'text-to-music');
+    for (const key of ['one', 'two', 'three']) await insertRequest(database, { request_key: key });
+    await insertRequest(database, { operation: 'video-to-music' });
+    await cli.json(['accounts', 'release', 'default', '--reason', 'new key']);
+    const [row] = await cli.json<{ trials: object[] }[]>(['accounts', 'list']);
+    expect(row?.trials).toEqual([
+      {
+        operation: 'text-to-music',
+        since: expect.stringMatching(/T.*Z$/),
+        inFlight: 0,
+        refusals: 0,
+        waiting: 3,
+      },
+    ]);
+    expect((await cli.run(['accounts', 'list'])).stdout).toMatch(
+      /^default .* one goes first for text-to-music since the release of .*: none under way, 3 waiting$/m,
+    );
+  });
+
+  test('refuses an account or an operation that nobody has, with a suggestion', async () => {
+    const { cli, database } = await setStage();
+    for (const command of ['hold', 'release']) {
+      const args = ['accounts', command, 'default', '--operation', 'text-to-musik', '--reason', 'r'];
+      expect(await cli.error(args)).toMatchObject({
+        code: 'unknown_operation',
+        message: expect.stringContaining('Did you mean "text-to-music"?'),
+        exitCode: 2,
+      });
+    }
+    expect(await database.query('select from onetake.operator_actions')).toEqual([]);
     expect(await cli.error(['accounts', 'release', 'defualt', '--reason', 'r'])).toMatchObject({
       code: 'unknown_account',
       message: 'There is no account of that name. Did you mean "default"?',

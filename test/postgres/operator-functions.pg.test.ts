@@ -633,6 +633,9 @@ describe('release_account', () => {
     expect(await releaseAccount(sql, 'default', 'text-to-music', NOTE)).toBe(1);
     expect(await live()).toEqual(['video-to-music']);
     expect(await releaseAccount(sql, 'default', 'text-to-music', NOTE)).toBe(0);
+    await expect(releaseAccount(sql, 'default', 'text-to-musik', NOTE)).rejects.toMatchObject({
+      code: 'invalid_option',
+    });
     expect(await actions('default/text-to-music')).toHaveLength(2);
     await releaseAccount(sql, 'default', null, NOTE);
   });
@@ -685,6 +688,11 @@ describe('hold_account', () => {
   it('refuses an end that has passed, an unknown account and a name that is none', async () => {
     await expect(holdAccount(sql, 'default', null, ago(1_000), NOTE)).rejects.toThrow(/ended already/);
     await expect(holdAccount(sql, 'default', 'a b', null, NOTE)).rejects.toThrow(/name of an operation/);
+    // Held in silence, a misspelt one would hold nothing.
+    await expect(holdAccount(sql, 'default', 'text-to-musik', null, NOTE)).rejects.toMatchObject({
+      code: 'invalid_option',
+      message: 'there is no operation of that name',
+    });
     await expect(holdAccount(sql, 'nobody', null, null, NOTE)).rejects.toMatchObject({
       code: 'unknown_account',
     });

@@ -162,7 +162,7 @@ describe('request_overview.waiting_for', () => {
     );
     return (row as { waiting_for: string | null }).waiting_for;
   }
-  const queued = () => insertRequest(database);
+  const queued = (columns: Columns = {}) => insertRequest(database, columns);
   const runningAttempt = async (columns: Columns) => {
     const id = await insertRequest(database, { state: 'accepted' });
     await insertAttempt(database, id, columns);
@@ -195,7 +195,21 @@ describe('request_overview.waiting_for', () => {
   it('says that one goes first after a hold that nothing has proven over', async () => {
     const hold = { account: 'default', kind: 'operator', since: ago(0), epoch: 0 };
     await insert(database, 'account_holds', { ...hold, ended_at: new Date('2026-01-02T11:58:00Z') });
-    expect(await waitingFor(await queued())).toBe('account released at 11:58: one request goes first, alone');
+    const id = await queued();
+    const whole = 'account released at 11:58: one request goes first, alone';
+    expect(await waitingFor(id)).toBe(`${whole} (none is under way); 1 waits`);
+    await queued({ operation: 'video-to-music' });
+    expect(await waitingFor(id)).toBe(`${whole} (none is under way); 2 wait`);
+    await runningAttempt({ operation: 'video-to-music', started_at: ago(1_000) });
+    expect(await waitingFor(id)).toMatch(/alone \(under way since \d\d:\d\d:\d\d\); 2 wait$/);
+    // Of one operation alone.
+    await database.query(`update onetake.account_holds set operation = 'text-to-music'`);
+    const one = 'account released at 11:58: one request of text-to-music goes first, alone';
+    expect(await waitingFor(id)).toBe(`${one} (none is under way); 1 waits`);
+    await runningAttempt({ started_at: ago(1_000) });
+    expect(await waitingFor(id)).toMatch(
+      / of text-to-music goes first, alone \(under way since .*\); 1 waits$/,
+    );
   });
 
   it.each([

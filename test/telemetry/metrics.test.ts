@@ -15,6 +15,7 @@ const FACTS: FleetFacts = {
       maxConcurrentGenerations: 4,
       paused: true,
       holds: [{ operation: null, kind: 'key_refused' }],
+      trials: [{ operation: 'text-to-music', waiting: 9 }],
     },
   ],
 };
@@ -77,6 +78,7 @@ describe('metrics', () => {
         'onetake_account_max_concurrent_generations{account="default"} 4',
         'onetake_account_paused{account="default"} 1',
         'onetake_account_held{account="default",operation="all",kind="key_refused"} 1',
+        'onetake_account_trial_waiting{account="default",operation="text-to-music"} 9',
       ]),
     );
     const later = await text({ ...FACTS, breakers: [], attention: [], accounts: [] });
