@@ -59,7 +59,7 @@ import {
   type OverrideBreakerInput,
   type RecoverInput,
 } from './client-options.ts';
-import { explainDatabaseError } from './database-errors.ts';
+import { explainDatabaseError, withoutValues } from './database-errors.ts';
 import type { OnetakeConfig } from './define-config.ts';
 import { checkEnqueue, checkEnqueueMany, type EnqueueInput, preflightRules } from './enqueue-options.ts';
 import { inTurn } from './in-turn.ts';
@@ -187,7 +187,9 @@ export function createClient(options: ClientOptions): Client {
       return await call();
     } catch (error) {
       const explained = explainDatabaseError(error);
-      throw explained instanceof OnetakeError && FOR_ANYBODY.has(explained.code) ? explained : error;
+      throw explained instanceof OnetakeError && FOR_ANYBODY.has(explained.code)
+        ? explained
+        : withoutValues(error);
     }
   };
 

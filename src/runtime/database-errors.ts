@@ -73,6 +73,32 @@ export function explainDatabaseError(error: unknown): unknown {
   return error;
 }
 
+/** For callers of ours, who may print whatever they catch. */
+export async function inOurWords<Result>(work: () => Promise<Result>): Promise<Result> {
+  try {
+    return await work();
+  } catch (error) {
+    throw explainDatabaseError(error);
+  }
+}
+
+/** Where drivers put the values of a statement, or the row that was refused. */
+const VALUES = ['detail', 'where', 'internalQuery', 'parameters', 'args'];
+
+/**
+ * The driver's own error, for a caller who branches on its code and its class, without what it tells of the
+ * statement's values: the caller's log would have the prompt.
+ */
+export function withoutValues(error: unknown): unknown {
+  for (let at = error, depth = 0; depth < 4 && at instanceof Error; depth++) {
+    for (const name of VALUES) {
+      if (Object.hasOwn(at, name)) Reflect.set(at, name, undefined);
+    }
+    at = at.cause;
+  }
+  return error;
+}
+
 function ours(code: OnetakeErrorCode, message: string, hint?: string): OnetakeError {
   return new OnetakeError(code, message, hint === undefined ? {} : { hint });
 }

@@ -9,7 +9,7 @@ import { databaseErrorCode } from '../postgres/errors.ts';
 import { requireSchema } from '../postgres/schema-version.ts';
 import { JobQueue } from '../queue/boss.ts';
 import { createDirectoryStorage } from '../storage/directory-storage.ts';
-import { explainDatabaseError } from './database-errors.ts';
+import { explainDatabaseError, inOurWords } from './database-errors.ts';
 import { eventBus } from './event-bus.ts';
 import { Listener } from './listener.ts';
 import { Loop } from './loop.ts';
@@ -153,12 +153,13 @@ export function createPoller(options: ProcessOptions = {}): Poller {
       polling.start();
       rescuing.loop.start();
     },
-    async runOnce() {
-      await prepare();
-      const claimed = await claim();
-      await Promise.all(inFlight);
-      return claimed;
-    },
+    runOnce: () =>
+      inOurWords(async () => {
+        await prepare();
+        const claimed = await claim();
+        await Promise.all(inFlight);
+        return claimed;
+      }),
     stop() {
       stopping ??= (async () => {
         emit('process:stopping', { role: 'poller', worker: name, inFlight: inFlight.size });

@@ -1,4 +1,5 @@
 import { OnetakeError } from '../core/errors.ts';
+import { shown } from '../core/operations.ts';
 
 const UUID = /^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$/i;
 
@@ -12,14 +13,9 @@ export function checkIdPrefix(given: unknown): string {
     const digits = given.replaceAll('-', '').length;
     if (digits >= 8 && digits <= 32) return given;
   }
+  const repeated = typeof given === 'string' ? shown(given) : '';
   throw new OnetakeError(
     'invalid_option',
-    `id: "${plain(given)}" is neither a request id nor 8 or more of its first digits.`,
+    `id:${repeated === '' ? ' what was given' : repeated} is neither a request id nor 8 or more of its first digits.`,
   );
-}
-
-function plain(given: unknown): string {
-  return String(given)
-    .replace(/[^A-Za-z0-9_.-]/g, '?')
-    .slice(0, 40);
 }

@@ -20,7 +20,7 @@ import { JobQueue } from '../queue/boss.ts';
 import { createMarkFile } from '../storage/mark-file.ts';
 import { createSpool } from '../storage/spool.ts';
 import { reportDifferences } from './configuration-rows.ts';
-import { explainDatabaseError } from './database-errors.ts';
+import { explainDatabaseError, inOurWords } from './database-errors.ts';
 import { eventBus } from './event-bus.ts';
 import { Listener } from './listener.ts';
 import { Loop } from './loop.ts';
@@ -214,6 +214,16 @@ export function createWorker(options: ProcessOptions = {}): Worker {
     return prepared;
   };
 
+  const runOnce = async (): Promise<number> => {
+    await prepare();
+    const { admitted } = await round();
+    await Promise.all([...inFlight, ...checks]);
+    await replay();
+    await tryKeys();
+    await rescuing.once();
+    return admitted;
+  };
+
   const self: Worker = {
     get inFlight() {
       return inFlight.size;
@@ -230,15 +240,7 @@ export function createWorker(options: ProcessOptions = {}): Worker {
       checking.start();
       rescuing.loop.start();
     },
-    async runOnce() {
-      await prepare();
-      const { admitted } = await round();
-      await Promise.all([...inFlight, ...checks]);
-      await replay();
-      await tryKeys();
-      await rescuing.once();
-      return admitted;
-    },
+    runOnce: () => inOurWords(runOnce),
     stop() {
       stopping ??= (async () => {
         emit('process:stopping', { role: 'worker', worker, inFlight: inFlight.size });

@@ -6,6 +6,7 @@ import { createEventLog } from '../../src/telemetry/event-log.ts';
 import type { ProcessOptions } from '../../src/worker.ts';
 import type { ProviderCall } from '../support/raw-provider.ts';
 import { openWorld } from '../support/world.ts';
+import { expectCleanTables, expectNoCanary } from './canaries.ts';
 
 // Marked customer data goes through every failure that we know; afterwards it is where it belongs, and
 // nowhere else.
@@ -14,7 +15,6 @@ const PROMPT = 'canary-prompt-7f3a';
 const KEY = 'sk_canary_key_91bd';
 const RESULT = 'canary-result-c04e';
 const ANSWER = 'canary-answer-58aa';
-const CANARIES = [PROMPT, KEY, RESULT, ANSWER, 'canary'];
 
 it('prompts, keys, URLs and raw answers reach no log, no error, no job and no table but their own column', async () => {
   const directory = await mkdtemp(join(tmpdir(), 'onetake-generations-'));
@@ -112,26 +112,7 @@ it('prompts, keys, URLs and raw answers reach no log, no error, no job and no ta
 
   expect(raw.posts.length).toBeGreaterThanOrEqual(answers.length);
   expect(seen.length).toBeGreaterThan(2 * answers.length);
-  const told = { lines: lines.join(''), seen: JSON.stringify(seen), frozen: JSON.stringify(frozen) };
-  for (const canary of CANARIES) {
-    for (const [where, text] of Object.entries(told)) expect(text, where).not.toContain(canary);
-  }
-  // Every row of every table, but for the column that holds the customer's own fields.
-  const tables = await database.query<{ name: string; table: string }>(
-    `select format('%I.%I', schemaname, tablename) as name, tablename as table from pg_tables
-     where schemaname in ('onetake', 'onetake_queue') and tablename <> 'assets'`,
-  );
-  expect(tables.length).toBeGreaterThan(8);
-  let rows = 0;
-  for (const { name, table } of tables) {
-    const own = table === 'generation_requests' ? ` - 'fields'` : '';
-    const found = await database.query<{ row: string }>(
-      `select (to_jsonb(t)${own})::text as row from only ${name} t`,
-    );
-    rows += found.length;
-    for (const { row } of found) {
-      for (const canary of CANARIES) expect(row, name).not.toContain(canary);
-    }
-  }
-  expect(rows).toBeGreaterThan(3 * answers.length);
+  const told = { lines: lines.join(''), seen, frozen };
+  expectNoCanary(told);
+  expect(await expectCleanTables(database)).toBeGreaterThan(3 * answers.length);
 });
