@@ -182,6 +182,7 @@ CREATE TABLE "onetake"."generation_requests" (
 	"refund_watch_until" timestamp with time zone,
 	"warnings" text[] DEFAULT '{}' NOT NULL,
 	"job_due" boolean DEFAULT false NOT NULL,
+	"settled_notice_due" boolean DEFAULT false NOT NULL,
 	"recovered_at" timestamp with time zone,
 	"attention" text,
 	"attention_since" timestamp with time zone,
@@ -236,6 +237,13 @@ CREATE TABLE "onetake"."operator_actions" (
 	"reason" text NOT NULL,
 	CONSTRAINT "operator_actions_name_an_actor" CHECK (btrim(actor) <> ''),
 	CONSTRAINT "operator_actions_give_a_reason" CHECK (btrim(reason) <> '')
+);
+--> statement-breakpoint
+CREATE TABLE "onetake"."settled_consumer" (
+	"one" boolean PRIMARY KEY DEFAULT true NOT NULL,
+	"since" timestamp with time zone NOT NULL,
+	"seen_at" timestamp with time zone NOT NULL,
+	CONSTRAINT "settled_consumer_is_one_row" CHECK (one)
 );
 --> statement-breakpoint
 CREATE TABLE "onetake"."submission_attempts" (
@@ -306,6 +314,7 @@ CREATE INDEX "generation_requests_dispatch" ON "onetake"."generation_requests" U
 CREATE INDEX "generation_requests_rounds" ON "onetake"."generation_requests" USING btree ("account","operation","fair_group",sign(priority),"round") WHERE state = 'queued';--> statement-breakpoint
 CREATE INDEX "generation_requests_deadlines" ON "onetake"."generation_requests" USING btree ("submit_before") WHERE state = 'queued' and submit_before is not null;--> statement-breakpoint
 CREATE INDEX "generation_requests_job_due" ON "onetake"."generation_requests" USING btree ("not_before") WHERE job_due;--> statement-breakpoint
+CREATE INDEX "generation_requests_settled_notice_due" ON "onetake"."generation_requests" USING btree ("settled_at") WHERE settled_notice_due;--> statement-breakpoint
 CREATE INDEX "generation_requests_due_polls" ON "onetake"."generation_requests" USING btree ("next_poll_at") WHERE next_poll_at is not null;--> statement-breakpoint
 CREATE INDEX "generation_requests_ambiguous" ON "onetake"."generation_requests" USING btree ("created_at") WHERE state = 'ambiguous';--> statement-breakpoint
 CREATE INDEX "generation_requests_attention" ON "onetake"."generation_requests" USING btree ("attention_since") WHERE attention is not null;--> statement-breakpoint

@@ -57,6 +57,27 @@ create trigger generation_requests_guard_move
 before update of state, id, account, operation, request_key, fields, payload_digest on onetake.generation_requests
 for each row execute function onetake.guard_request_move();
 --> statement-breakpoint
+-- Whoever waits for it hears of it, and a notice is due to the app that asked for notices: also of what operators,
+-- apps and deadlines end. A freeze of a whole table wakes nobody; whoever waits looks now and then.
+create function onetake.note_settled() returns trigger
+language plpgsql set search_path = pg_catalog, pg_temp
+as $$
+begin
+  new.settled_notice_due := new.settled_at is not null and exists (
+    select from onetake.settled_consumer c where c.seen_at > clock_timestamp() - interval '14 days'
+  );
+  perform pg_notify('onetake', 'settled ' || new.id);
+  return new;
+end
+$$;
+--> statement-breakpoint
+create trigger generation_requests_note_settled before update of state on onetake.generation_requests
+for each row when (
+  old.state <> new.state and (new.settled_at is not null or new.state = 'ambiguous')
+  and new.state_reason is distinct from 'recovered'
+)
+execute function onetake.note_settled();
+--> statement-breakpoint
 create trigger generation_requests_guard_delete before delete on onetake.generation_requests
 for each row execute function onetake.guard_request_move();
 --> statement-breakpoint

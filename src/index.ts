@@ -28,6 +28,10 @@ export {
   createClient,
   type RequestDetails,
   type ResolveInput,
+  type SettledHandler,
+  type SettledOptions,
+  type SettledSubscription,
+  type WaitOptions,
 } from './runtime/client.ts';
 export type { OverrideBreakerInput, RecoverInput } from './runtime/client-options.ts';
 export { defineConfig, type OnetakeConfig } from './runtime/define-config.ts';

@@ -1,8 +1,6 @@
 import { randomUUID } from 'node:crypto';
-import { setTimeout as wait } from 'node:timers/promises';
 import type { Command } from 'commander';
 import { OnetakeError } from '../core/errors.ts';
-import { isTerminal } from '../core/generation-request.ts';
 import { OPERATION_NAMES } from '../core/operations.ts';
 import type { Client, RequestDetails } from '../runtime/client.ts';
 import type { EnqueueInput } from '../runtime/enqueue-options.ts';
@@ -21,8 +19,6 @@ interface EnqueueOptions {
   readonly wait?: true;
   readonly file?: string;
 }
-
-const LOOK_INTERVAL_MS = 250;
 
 export function addEnqueue(program: Command, run: Runner): void {
   program
@@ -100,26 +96,25 @@ function showEnqueued(
 
 /** Prints the `requests show` object at the end; progress goes to stderr. */
 async function waitForEnd({ terminal, signals }: Context, client: Client, id: string): Promise<number> {
-  const interrupt = signals.interrupt();
   let shown = '';
-  for (;;) {
-    const request = await requireRequest(client, id);
+  const onProgress = (request: RequestDetails) => {
     const status = progress(request);
     if (status !== shown && !terminal.json) terminal.note(`${shortId(id)}  ${status}`);
     shown = status;
-    if (isTerminal(request.state) || request.state === 'ambiguous') {
-      showRequest(terminal, request);
-      return request.state === 'succeeded' ? EXIT.done : EXIT.failed;
-    }
-    await wait(LOOK_INTERVAL_MS, undefined, { signal: interrupt }).catch(() => {});
-    if (interrupt.aborted) {
-      throw new CommandError(
-        'interrupted',
-        `Stopped waiting. Request ${id} goes on.`,
-        EXIT.interrupted,
-        `Follow it: onetake requests show ${shortId(id)}`,
-      );
-    }
+  };
+  try {
+    const request = await client.waitForGeneration(id, { signal: signals.interrupt(), onProgress });
+    onProgress(request);
+    showRequest(terminal, request);
+    return request.state === 'succeeded' ? EXIT.done : EXIT.failed;
+  } catch (error) {
+    if (!(error instanceof OnetakeError && error.code === 'wait_aborted')) throw error;
+    throw new CommandError(
+      'interrupted',
+      `Stopped waiting. Request ${id} goes on.`,
+      EXIT.interrupted,
+      `Follow it: onetake requests show ${shortId(id)}`,
+    );
   }
 }
 
@@ -130,10 +125,4 @@ function progress({ state, waitingFor, attempts }: RequestDetails): string {
   // Without it, a provider that nobody can reach looks like a queue that is long.
   const returned = answer === null ? '' : `, attempt ${last?.attempt} came back (${answer})`;
   return `queued${returned}${waitingFor === null ? '' : `; waiting for: ${waitingFor}`}`;
-}
-
-async function requireRequest(client: Client, id: string): Promise<RequestDetails> {
-  const request = await client.get(id);
-  if (request !== undefined) return request;
-  throw new OnetakeError('request_not_found', `There is no generation request ${id} any more.`);
 }

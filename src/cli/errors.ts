@@ -44,6 +44,7 @@ const USAGE: ReadonlySet<OnetakeErrorCode> = new Set([
   'mediainfo_missing',
   'missing_api_key',
   'operator_identity_missing',
+  'storage_not_configured',
   'unknown_account',
   'unknown_breaker',
   'unknown_field',

@@ -48,7 +48,9 @@ export type Attention =
   | 'poll_failing'
   | 'overdue'
   | 'result_empty'
-  | 'result_lost';
+  | 'result_lost'
+  /** The app was told of its end as often as is tried, and took it at no time. */
+  | 'notice_undelivered';
 
 /** What the settle of one attempt sees of its request, under the request's lock. */
 export interface RequestUnderLock {

@@ -126,7 +126,6 @@ async function applySuccess(
   const applied = await whileAccepted(ctx, task, async (tx) => {
     await insertAssets(tx, task.id, delivered.assets);
     await succeedRequest(tx, task.id, status, [...new Set([...warnings, ...delivered.warnings])]);
-    await notify(tx, 'settled');
   });
   if (applied) ctx.emit('task:finished', { requestId: task.id, to: 'succeeded', files: files.length });
 }

@@ -18,6 +18,7 @@ import { listEndedLeases } from '../postgres/submission-attempts.ts';
 import { applyDueHealth, applyHealth, reapLostProbe } from './apply-health.ts';
 import type { RescueContext } from './context.ts';
 import { recordOutcome, reportRecorded } from './record-outcome.ts';
+import { noteUndelivered, sendDueNotices } from './settled-notices.ts';
 
 // What a process that died has left behind, put right by any process that lives. Each piece is guarded by
 // the row's own lock and state, so that two rescuers, or a rescuer and a live worker, do no harm.
@@ -43,6 +44,8 @@ export async function rescue(ctx: RescueContext): Promise<number> {
     health: finishHealth,
     expired: expireRequests,
     jobs: sendDueJobs,
+    notices: (ctx: RescueContext) => inBatches(() => sendDueNotices(ctx, BATCH, PATIENCE)),
+    undelivered: (ctx: RescueContext) => noteUndelivered(ctx, BATCH, PATIENCE),
   };
   let total = 0;
   const failures: unknown[] = [];

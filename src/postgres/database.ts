@@ -36,6 +36,8 @@ export async function firstRow<Row>(
 export type TransactionOptions = TransactionTerms;
 
 const CONNECT_TIMEOUT_MS = 10_000;
+/** Of an app, below which each connection counts. */
+const LARGE_POOL = 5;
 
 /**
  * COMMIT was sent and its answer never came: the transaction may have happened, or may still be about to.
@@ -196,6 +198,11 @@ export class Database implements Sql {
       client.off('error', onError);
       client.release(!usable);
     }
+  }
+
+  /** Whether one connection can be kept for listening without leaving too few for an app's own pool. */
+  get canSpareOne(): boolean {
+    return this.#ownsPool || (this.pool.options?.max ?? 0) >= LARGE_POOL;
   }
 
   /** A connection that doesn't come back until it is released, for good. */

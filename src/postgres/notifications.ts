@@ -10,7 +10,7 @@ const BEAT_EVERY_MS = 15_000;
 const BEAT_TIMEOUT_MS = 5_000;
 
 /** Delivered when the transaction commits; a hint only, everybody polls as well. */
-export async function notify(sql: Sql, what: 'lane' | 'slot' | 'settled'): Promise<void> {
+export async function notify(sql: Sql, what: 'lane' | 'slot' | 'notice'): Promise<void> {
   await sql.executeSql('select pg_notify($1, $2)', [CHANNEL, what]);
 }
 

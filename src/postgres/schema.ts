@@ -150,6 +150,8 @@ export const generationRequests = onetake.table(
     warnings: text('warnings').array().notNull().default(sql`'{}'`),
     // A job must be sent for this row; set by SQL functions, which can't send, and by a failed send.
     jobDue: boolean('job_due').notNull().default(false),
+    // It has ended, and the app's consumer has not been sent a job about it yet; set by a trigger.
+    settledNoticeDue: boolean('settled_notice_due').notNull().default(false),
     // Frozen after a restore: it may have been submitted by what this database has forgotten.
     recoveredAt: instant('recovered_at'),
     attention: text('attention'),
@@ -229,6 +231,7 @@ export const generationRequests = onetake.table(
       .on(table.submitBefore)
       .where(sql.raw(`state = 'queued' and submit_before is not null`)),
     index('generation_requests_job_due').on(table.notBefore).where(sql.raw(`job_due`)),
+    index('generation_requests_settled_notice_due').on(table.settledAt).where(sql.raw(`settled_notice_due`)),
     index('generation_requests_due_polls').on(table.nextPollAt).where(sql.raw(`next_poll_at is not null`)),
     index('generation_requests_ambiguous').on(table.createdAt).where(sql.raw(`state = 'ambiguous'`)),
     index('generation_requests_attention').on(table.attentionSince).where(sql.raw(`attention is not null`)),
@@ -577,6 +580,20 @@ export const installation = onetake.table(
       ),
     ),
   ],
+);
+
+/**
+ * At most one row: the app wants to be told of each request that ends. Without it, or when nobody has asked for
+ * notices for two weeks, none are made, so that none pile up.
+ */
+export const settledConsumer = onetake.table(
+  'settled_consumer',
+  {
+    one: boolean('one').primaryKey().default(true),
+    since: instant('since').notNull(),
+    seenAt: instant('seen_at').notNull(),
+  },
+  () => [check('settled_consumer_is_one_row', sql.raw(`one`))],
 );
 
 export const operatorActions = onetake.table(

@@ -210,6 +210,15 @@ where name = $1 and coalesce(singleton_key, '') = any($2::text[]) and state < 'a
     return new Set(rows.map((row: { id: string }) => row.id));
   }
 
+  /** For queues of another kind: `call` has pg-boss, started, and every statement of it goes to `via`. */
+  async use<Result>(
+    via: Executor = this.#options.executor,
+    call: (boss: PgBoss, executor: Executor) => Promise<Result>,
+  ): Promise<Result> {
+    await this.start(via);
+    return this.#routed(via, () => call(this.#started, via));
+  }
+
   async stop(): Promise<void> {
     if (this.#starting === undefined) return;
     await this.#starting.catch(() => {});

@@ -83,6 +83,34 @@ function invalid(option: string, message: string): OnetakeError {
   return new OnetakeError('invalid_option', `${option}: ${message}`);
 }
 
+export function checkWait<Options extends { readonly signal?: AbortSignal; readonly onProgress?: unknown }>(
+  options: Options,
+): Options {
+  checkKeys(options, ['signal', 'onProgress']);
+  const { signal, onProgress } = options;
+  if (signal !== undefined && !(signal instanceof AbortSignal))
+    throw invalid('signal', 'expected an AbortSignal.');
+  if (onProgress !== undefined && typeof onProgress !== 'function') {
+    throw invalid('onProgress', 'expected a function.');
+  }
+  return options;
+}
+
+export function checkSettled<Options extends { readonly concurrency?: number; readonly onError?: unknown }>(
+  handler: unknown,
+  options: Options,
+): Options {
+  if (typeof handler !== 'function') throw invalid('handler', 'expected a function.');
+  checkKeys(options, ['concurrency', 'onError']);
+  const { concurrency, onError } = options;
+  if (concurrency !== undefined && !isWholeNumber(concurrency, 1, MAX_LIST)) {
+    throw invalid('concurrency', `expected a whole number from 1 to ${MAX_LIST}.`);
+  }
+  if (onError !== undefined && typeof onError !== 'function')
+    throw invalid('onError', 'expected a function.');
+  return options;
+}
+
 export type RecoverInput = { readonly actor: string; readonly reason: string } & (
   | {
       /** Nothing was lost: submissions go on. */

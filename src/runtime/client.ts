@@ -1,5 +1,4 @@
 import { randomUUID } from 'node:crypto';
-import { setTimeout as wait } from 'node:timers/promises';
 import type pg from 'pg';
 import type { AccountLimits } from '../core/admission.ts';
 import type { BreakerOverride } from '../core/circuit-breaker.ts';
@@ -49,6 +48,7 @@ import {
 import { requireSchema } from '../postgres/schema-version.ts';
 import { JobQueue } from '../queue/boss.ts';
 import { type CallerTransaction, callerExecutor, isKnownOpen } from '../queue/caller-transaction.ts';
+import { NoticeQueue } from '../queue/notices.ts';
 import {
   checkAccount,
   checkFilter,
@@ -56,6 +56,8 @@ import {
   checkOverride,
   checkRecover,
   checkResolve,
+  checkSettled,
+  checkWait,
   type OverrideBreakerInput,
   type RecoverInput,
 } from './client-options.ts';
@@ -64,9 +66,13 @@ import type { OnetakeConfig } from './define-config.ts';
 import { checkEnqueue, checkEnqueueMany, type EnqueueInput, preflightRules } from './enqueue-options.ts';
 import { inTurn } from './in-turn.ts';
 import { inspectMedia, inspectMediaOf } from './inspect-media.ts';
+import { openFile } from './open-file.ts';
 import { type ResolvedConfig, resolveConfig } from './options.ts';
 import { type Recovery, recover } from './recover.ts';
 import { checkIdPrefix, isRequestId } from './request-id.ts';
+import { SettledConsumer } from './settled-consumer.ts';
+import { SettledWaits } from './settled-waits.ts';
+import { SharedListener } from './shared-listener.ts';
 import { throughBlips } from './through-blips.ts';
 
 export interface ClientOptions {
@@ -97,6 +103,27 @@ export type ResolveInput = { readonly id: string; readonly actor: string; readon
   | { readonly as: 'abandoned' }
 );
 
+export interface WaitOptions {
+  readonly signal?: AbortSignal;
+  /** Told what it is about twice a second until it has ended. */
+  readonly onProgress?: (request: RequestDetails) => void;
+}
+
+export type SettledHandler = (request: RequestDetails) => void | Promise<void>;
+
+export interface SettledOptions {
+  /** Handlers at once in this process; 1 to 1,000, default 4. */
+  readonly concurrency?: number;
+  /** Told what the handler threw; it is stored nowhere. */
+  readonly onError?: (error: unknown, requestId: string) => void;
+}
+
+export interface SettledSubscription {
+  /** Takes nothing more and waits for the handlers under way. */
+  stop(): Promise<void>;
+  [Symbol.asyncDispose](): Promise<void>;
+}
+
 export interface Client {
   /**
    * Enqueues one intent; with `tx`, on that connection only and inside a savepoint, so that it commits and
@@ -118,8 +145,22 @@ export interface Client {
   /** Undefined when there is none with that id (or unique prefix of 8 or more). */
   get(id: string): Promise<RequestDetails | undefined>;
   list(filter?: RequestFilter): Promise<RequestRow[]>;
-  /** Resolves at a terminal state, or when an operator is needed (`ambiguous`). */
-  waitForGeneration(id: string, options?: { readonly signal?: AbortSignal }): Promise<RequestDetails>;
+  /**
+   * Resolves at a terminal state, or when an operator is needed (`ambiguous`). However many wait, they share one
+   * connection that listens; where none can, through a pooler, they share a look each second.
+   */
+  waitForGeneration(id: string, options?: WaitOptions): Promise<RequestDetails>;
+  /**
+   * Calls `handler` for each request that ends from when this resolves on, whoever ends it: at least once, by any
+   * one of the processes that ask. A handler that rejects gets it again later, up to 20 times over about half a
+   * day; then `attention` says `notice_undelivered`. Keeps the process alive until `stop`.
+   */
+  onSettled(handler: SettledHandler, options?: SettledOptions): Promise<SettledSubscription>;
+  /**
+   * A stored file, read no faster than it is consumed. Throws `storage_not_configured`, `request_not_found`,
+   * `file_not_found`, `file_not_stored`, `file_missing`.
+   */
+  openFile(id: string, index: number): Promise<ReadableStream<Uint8Array>>;
   cancel(id: string, note: OperatorNote): Promise<Resolution>;
   listAmbiguous(filter?: { readonly id?: string; readonly limit?: number }): Promise<AmbiguousSubmission[]>;
   resolve(input: ResolveInput): Promise<Resolution>;
@@ -147,19 +188,20 @@ export interface Client {
    * that has provably lost something.
    */
   recover(input: RecoverInput): Promise<Recovery>;
+  /** Ends waits (`stopped`), and waits for handlers of settled requests. */
   stop(): Promise<void>;
   [Symbol.asyncDispose](): Promise<void>;
 }
 
 const POOL_MAX = 5;
-const POLL_MS = 250;
-/** How long a wait that has seen its request outlasts a database that is away. */
-const OUTAGE_MS = 300_000;
+const PROGRESS_MS = 500;
+const HANDLERS = 4;
 
 /** Connects on first use, leaves no timer that keeps a script alive, works through a transaction pooler. */
 export function createClient(options: ClientOptions): Client {
   checkKeys(options, ['connectionString', 'pool', 'config']);
-  const rules = preflightRules(resolveConfig(options.config ?? {}));
+  const config = resolveConfig(options.config ?? {});
+  const rules = preflightRules(config);
   const database = open(options);
   const queue = new JobQueue({ executor: database.upkeep, role: 'client', onError: () => {} });
   // What an operator's function did is undone as a whole when its transaction fails, so it may be asked again.
@@ -174,6 +216,9 @@ export function createClient(options: ClientOptions): Client {
       isReady = true;
     },
   };
+  const listener = new SharedListener(database);
+  const waits = new SettledWaits({ database, listener, isAway });
+  const consumers = new Set<SettledConsumer>();
   let stopping: Promise<void> | undefined;
   const explained = async <Result>(call: () => Promise<Result>): Promise<Result> => {
     if (stopping === undefined) return throughBlips(call);
@@ -259,28 +304,46 @@ export function createClient(options: ClientOptions): Client {
     enqueue: enqueueEither as Client['enqueue'],
     get: (id) => explained(() => get(id)),
     list: (filter = {}) => explained(async () => listRequests(database, checkFilter(filter))),
-    async waitForGeneration(given, { signal } = {}) {
+    async waitForGeneration(given, options = {}) {
+      const { signal, onProgress } = checkWait(options);
       const id = await explained(() => requireId(given));
-      let seenAt: number | undefined;
-      for (;;) {
+      for (let seen = false; ; ) {
         if (signal?.aborted) throw aborted(id);
         try {
           const request = await explained(() => get(id));
           // One whose enqueue is not committed yet is not there either: wait after the commit.
           if (request === undefined) throw notFound(given);
           if (isSettled(request.state)) return request;
-          seenAt = performance.now();
+          seen = true;
+          onProgress?.(request);
         } catch (error) {
-          // The request goes on without its database being looked at, so an outage is waited for as well.
-          if (!isAway(error) || seenAt === undefined || performance.now() - seenAt > OUTAGE_MS) throw error;
+          if (!isAway(error) || !seen) throw error;
         }
-        try {
-          await wait(POLL_MS, undefined, signal === undefined ? {} : { signal });
-        } catch {
-          throw aborted(id);
-        }
+        await waits.settled(id, signal, onProgress === undefined ? undefined : PROGRESS_MS);
       }
     },
+    onSettled: (handler, options = {}) =>
+      explained(async () => {
+        const { concurrency = HANDLERS, onError } = checkSettled(handler, options);
+        await requireSchema(database);
+        const notices = new NoticeQueue(queue);
+        const handle = async (requestId: string) => {
+          try {
+            const request = await throughBlips(() => get(requestId));
+            if (request !== undefined) await handler(request);
+          } catch (error) {
+            onError?.(error, requestId);
+            throw error;
+          }
+        };
+        const consumer = new SettledConsumer({ database, notices, listener, concurrency, handle });
+        await consumer.start();
+        consumers.add(consumer);
+        const stop = () => consumer.stop().finally(() => consumers.delete(consumer));
+        return { stop, [Symbol.asyncDispose]: stop };
+      }),
+    openFile: (given, index) =>
+      explained(async () => openFile(database, config.storage, await requireId(given), index)),
     cancel: (given, note) =>
       explained(async () => {
         const id = await requireId(given);
@@ -356,7 +419,12 @@ export function createClient(options: ClientOptions): Client {
         return recover(database, input);
       }),
     stop() {
-      stopping ??= queue.stop().then(() => database.close());
+      stopping ??= (async () => {
+        waits.stop(stopped());
+        await Promise.all([...consumers].map((consumer) => consumer.stop()));
+        await queue.stop();
+        await database.close();
+      })();
       return stopping;
     },
     [Symbol.asyncDispose]: () => self.stop(),

@@ -6,6 +6,10 @@ const MAX_WAIT_MS = 15_000;
 
 export interface ListenerOptions {
   readonly onNotice: (what: string) => void;
+  /** What came before was not heard. Called again after each loss. */
+  readonly onListening?: () => void;
+  /** The connection is gone; another one is tried for. */
+  readonly onLost?: () => void;
   /** Nothing can be heard through this pooler, and it isn't tried again. */
   readonly onPolling: () => void;
   /** How often the connection is proven. Default 15 s. */
@@ -55,6 +59,7 @@ export class Listener {
       else {
         this.#end = end;
         this.#waitMs = FIRST_WAIT_MS;
+        this.#options.onListening?.();
       }
     } catch {
       this.#listenLater();
@@ -63,6 +68,7 @@ export class Listener {
 
   #listenLater(): void {
     this.#end = undefined;
+    this.#options.onLost?.();
     if (this.#stopped) return;
     clearTimeout(this.#again);
     this.#again = setTimeout(() => void this.#listen(), this.#waitMs);

@@ -7,6 +7,7 @@ import { checkInstallation, confirmFirstInstallation } from '../postgres/install
 import { migrateTables, withMigrationLock } from '../postgres/migrate.ts';
 import { readSchemaStatus } from '../postgres/schema-version.ts';
 import { JobQueue } from '../queue/boss.ts';
+import { NoticeQueue } from '../queue/notices.ts';
 import { writeConfigurationRows } from './configuration-rows.ts';
 import { explainDatabaseError } from './database-errors.ts';
 import type { OnetakeConfig } from './define-config.ts';
@@ -58,6 +59,7 @@ async function migrateUnderLock(client: pg.Client, config: ResolvedConfig): Prom
   const queue = new JobQueue({ executor, role: 'client', onError: () => {} });
   await queue.migrate();
   try {
+    await new NoticeQueue(queue).ensure();
     for (const account of Object.keys(config.accounts)) {
       for (const operation of OPERATION_NAMES) await queue.ensureQueue(account, operation);
     }

@@ -186,7 +186,8 @@ export function createWorker(options: ProcessOptions = {}): Worker {
   const listener = new Listener(database, {
     onNotice: (what) => {
       if (what === 'job_due' || what === 'breaker') rescuing.loop.wake();
-      if (what !== 'job_due') dispatching.wake();
+      // Others end, and are told of, without anything to dispatch.
+      if (!/^(job_due|notice|poll|settled .*)$/.test(what)) dispatching.wake();
     },
     onPolling: () => emit('process:polling', { role: 'worker' }),
   });

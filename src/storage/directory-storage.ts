@@ -1,25 +1,22 @@
 import { createHash } from 'node:crypto';
-import { open as openFile } from 'node:fs/promises';
-import { join, resolve } from 'node:path';
+import { resolve } from 'node:path';
 import type { Readable } from 'node:stream';
-import { OnetakeError } from '../core/errors.ts';
 import type { ResultFile } from '../core/provider.ts';
 import { ANY_HOST, PUBLIC_HOSTS_ONLY } from './address-rules.ts';
 import { createAtomicFile } from './atomic-file.ts';
 import { createDownloadAgent, type Download, discard, openDownload, transportFault } from './download.ts';
 import { bareContentType, detectMediaFormat, SIGNATURE_BYTES, settleContentType } from './media-signature.ts';
 import { type StoredFile, StoreFault, type StoreResult } from './store-result.ts';
+import { openStoredFile } from './stored-file.ts';
 
 export type { StoredFile, StoreFailure, StoreFailureReason, StoreResult } from './store-result.ts';
 
 /** Three times the largest file that the provider takes or makes. */
 const MAX_FILE_BYTES = 1024 ** 3;
-const READ_BYTES = 64 * 1024;
 /** What `setTimeout` can count to; beyond it, it fires at once. */
 const MAX_TIMER_MS = 2 ** 31 - 1;
 
 const REQUEST_ID = /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/;
-const LOCATION = /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\/\d{1,4}\.[a-z0-9]{1,5}$/;
 
 export interface StoreRequest {
   /** A UUID in lower case: it becomes the name of a folder. */
@@ -39,10 +36,10 @@ export interface ResultStorage {
    */
   fetchAndStore(request: StoreRequest): Promise<StoreResult>;
   /**
-   * Opens the file at the first read; a file that is gone errors the stream (`ENOENT`).
-   * @throws OnetakeError `invalid_option` for what is no location of this storage
+   * Read no faster than it is consumed, and closed when it is cancelled.
+   * @throws OnetakeError `file_missing`, and `invalid_option` for what is no location of a storage
    */
-  open(location: string): ReadableStream<Uint8Array>;
+  open(location: string, bytes: number | null): Promise<ReadableStream<Uint8Array>>;
   /** Closes idle connections; waits for downloads that are still running. */
   close(): Promise<void>;
 }
@@ -93,14 +90,7 @@ export function createDirectoryStorage(options: DirectoryStorageOptions): Result
       }
     },
 
-    open(location) {
-      if (!LOCATION.test(location)) {
-        throw new OnetakeError('invalid_option', 'The location is not one of a stored file.', {
-          hint: 'Pass a location as onetake.assets holds it.',
-        });
-      }
-      return ReadableStream.from(readFile(join(root, location)));
-    },
+    open: (location, bytes) => openStoredFile(root, location, bytes),
 
     close() {
       closing ??= agent.close();
@@ -188,18 +178,4 @@ async function readHead(chunks: AsyncGenerator<Buffer, void>): Promise<Buffer> {
     length += next.value.byteLength;
   }
   return Buffer.concat(head);
-}
-
-async function* readFile(path: string): AsyncGenerator<Uint8Array, void> {
-  const handle = await openFile(path, 'r');
-  try {
-    for (;;) {
-      // A fresh buffer each time: the consumer may keep what it was given.
-      const { bytesRead, buffer } = await handle.read(new Uint8Array(READ_BYTES), 0, READ_BYTES);
-      if (bytesRead === 0) return;
-      yield buffer.subarray(0, bytesRead);
-    }
-  } finally {
-    await handle.close();
-  }
 }

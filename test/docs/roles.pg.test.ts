@@ -12,7 +12,7 @@ const sqlBlocks = codeBlocks(readPage('docs/operations.md')).filter(({ language 
 const suffix = randomBytes(4).toString('hex');
 const role = (name: string) => `onetake_${name}_${suffix}`;
 const login = (name: string) => `login_${name}_${suffix}`;
-const ROLES = ['app', 'worker', 'operator'];
+const ROLES = ['app', 'worker', 'operator', 'consumer'];
 const PASSWORD = 'correct-horse';
 
 let database: TestDatabase;
@@ -20,7 +20,9 @@ let database: TestDatabase;
 beforeAll(async () => {
   database = await createTestDatabase();
   const grants = sqlBlocks.find(({ code }) => code.includes('create role'))?.code ?? '';
-  await database.query(grants.replace(/onetake_(app|worker|operator)\b/g, (_, name: string) => role(name)));
+  await database.query(
+    grants.replace(/onetake_(app|worker|operator|consumer)\b/g, (_, name: string) => role(name)),
+  );
   for (const name of ROLES) {
     await database.query(`create role ${login(name)} login password '${PASSWORD}' in role ${role(name)}`);
   }
@@ -54,6 +56,10 @@ test('app, worker, poller and operator do their work with the rights of docs/ope
   await using poller = createPoller(common);
   await using app = createClient({ connectionString: connectionString('app') });
   await using operator = createClient({ connectionString: connectionString('operator') });
+  await using consumer = createClient({ connectionString: connectionString('consumer') });
+  const told: string[] = [];
+  await consumer.onSettled(({ id }) => void told.push(id));
+  await expect(app.onSettled(() => {})).rejects.toMatchObject({ code: 'database_refused' });
   const note = { actor: 'mia', reason: 'the provider has nothing' };
   const signal = AbortSignal.timeout(30_000);
   const order = async (requestKey: string, prompt: string) => {
@@ -104,6 +110,8 @@ test('app, worker, poller and operator do their work with the rights of docs/ope
   await operator.overrideBreaker({ ...override, mode: 'forced_closed' });
   expect(await operator.overrideBreaker({ ...override, mode: 'released' })).toBe('forced_closed');
   expect((await app.waitForGeneration(frozen, { signal })).state).toBe('succeeded');
+  await waitFor(() => told.length === 2, { what: 'both ends to be told' });
+  expect(told.sort()).toEqual([withdrawn, frozen].sort());
   expect(
     await database.query('select distinct "session_user" from onetake.operator_actions order by 1'),
   ).toEqual([{ session_user: login('app') }, { session_user: login('operator') }]);

