@@ -181,12 +181,18 @@ const RETRY_AFTER_CAP_MS = 86_400_000;
 export function retryAfterMs(header: string | null, now: Date): number | null {
   const text = header?.trim() ?? '';
   if (SECONDS.test(text)) return Math.min(RETRY_AFTER_CAP_MS, Math.ceil(Number(text) * 1_000));
+  const at = readHttpDate(text, now);
+  return at === null ? null : Math.min(RETRY_AFTER_CAP_MS, Math.max(0, at.getTime() - now.getTime()));
+}
+
+/** An instant as an HTTP header writes it, or null. `now` only tells which century two digits mean. */
+export function readHttpDate(header: string, now: Date): Date | null {
   for (const form of HTTP_DATES) {
-    const groups = form.exec(text)?.groups;
+    const groups = form.exec(header.trim())?.groups;
     if (groups === undefined) continue;
     const { day, month, time } = groups as { day: string; month: string; time: string };
-    const at = Date.parse(`${day.trim()} ${month} ${fullYear(groups['year'] as string, now)} ${time} GMT`);
-    return Number.isNaN(at) ? null : Math.min(RETRY_AFTER_CAP_MS, Math.max(0, at - now.getTime()));
+    const at = new Date(`${day.trim()} ${month} ${fullYear(groups['year'] as string, now)} ${time} GMT`);
+    return Number.isNaN(at.getTime()) ? null : at;
   }
   return null;
 }

@@ -50,10 +50,14 @@ export function isPublicAddress(address: string): boolean {
   return isWithin(ipv6, globalIpv6) && !blockedIpv6.some((block) => isWithin(ipv6, block));
 }
 
+/** Ends of names that no public resolver knows: reserved, or only ever used inside. */
+const INSIDE =
+  /\.(localhost|localdomain|local|internal|intranet|private|corp|home|lan|svc|test|invalid|onion|home\.arpa)$/;
+
 /** Names that mean "inside" whatever they resolve to. A name without a dot follows the search domains. */
 export function isInsideName(hostname: string): boolean {
   const name = hostname.replace(/\.$/, '').toLowerCase();
-  return !name.includes('.') || /\.(localhost|local|internal|intranet|lan|home\.arpa)$/.test(name);
+  return !name.includes('.') || INSIDE.test(name);
 }
 
 /** On an IPv6-only network every IPv4 host is reached through 64:ff9b::/96: judge the host behind it. */

@@ -16,11 +16,24 @@ export function sourceUrlProblem(text: string, allowPrivateHosts: boolean): UrlP
     return /^[a-z][a-z0-9+.-]*:/i.test(text) && !/^https?:/i.test(text) ? 'insecure_url' : 'invalid_url';
   }
   const url = new URL(text);
-  if (url.username !== '' || url.password !== '') return 'url_credentials';
+  const written = text.slice(text.indexOf('//') + 2);
+  // By the letter, and up to the first slash: an empty name, or one that a sloppier parser finds after ? or #.
+  if (/^[^/]*@/.test(written)) return 'url_credentials';
   if (allowPrivateHosts) return null;
   if (url.protocol !== 'https:') return 'insecure_url';
   // The parser has already turned 0x7f.1, 2130706433 and 127.1 into 127.0.0.1.
   const hostname = url.hostname.replace(/^\[|\]$/g, '');
   const isInside = isAddress(hostname) ? !isPublicAddress(hostname) : isInsideName(hostname);
-  return isInside ? 'private_host' : null;
+  if (isInside) return 'private_host';
+  return isHostAsWritten(written, url.hostname) ? null : 'invalid_url';
+}
+
+/**
+ * Whether every parser finds this host: 010.8.8.8 is 8.8.8.8 to one and 10.8.8.8 to another, an escape or a character
+ * that is dropped is left in by some, and no resolver takes an empty label. Names beyond ASCII are one thing to all.
+ */
+function isHostAsWritten(written: string, hostname: string): boolean {
+  if (/^\.|\.\./.test(hostname)) return false;
+  const host = written.replace(/[/?#].*$/s, '').replace(/:\d*$/, '');
+  return host.toLowerCase() === hostname || host.startsWith('[') || /(^|\.)xn--/.test(hostname);
 }

@@ -23,8 +23,8 @@ import { type WrittenIntent, writeIntent } from './write-intent.ts';
 
 export interface AdmittedBatch {
   readonly attempts: readonly AdmittedAttempt[];
-  /** False once the send budget is used up: after that, nothing of these attempts may be sent. */
-  readonly maySend: () => boolean;
+  /** False once the send budget is used up, or the request's own deadline has passed: then nothing may be sent. */
+  readonly maySend: (attempt: AdmittedAttempt) => boolean;
 }
 
 /** `stale_jobs`: jobs were taken, and none of them is of a request that waits; there may be more. */
@@ -57,10 +57,13 @@ export async function admit(ctx: SubmissionContext, lane: Lane, options: AdmitOp
   const budgetMs = settings.leaseMs - settings.deadlines.submissionMs - SEND_MARGIN_MS;
   // Before A's first statement: the lease, which A writes by the database's clock, can only end later.
   const elapsedMs = stopwatch(ctx.clock);
-  const maySend = () => elapsedMs() < budgetMs;
+  const mayAsk = () => elapsedMs() < budgetMs;
+  // Counted from admission by the database's clock, which is the one that the deadline is held against.
+  const maySend = ({ submitBefore, startedAt }: AdmittedAttempt) =>
+    mayAsk() && (submitBefore === null || elapsedMs() < submitBefore.getTime() - startedAt.getTime());
   // The ids outlive a retry of the transaction, so that a lost COMMIT can be asked about.
   const attemptIds = Array.from({ length: options.wanted }, () => randomUUID());
-  const plan = await commitPlan(ctx, lane, attemptIds, options, maySend);
+  const plan = await commitPlan(ctx, lane, attemptIds, options, mayAsk);
   if ('blockedBy' in plan) return plan;
   // Whether A was committed or not, nothing of it was sent, and nothing will be: so much its worker can settle.
   if (plan.isConfirmed === false) {
@@ -80,7 +83,7 @@ async function commitPlan(
   lane: Lane,
   attemptIds: readonly string[],
   options: AdmitOptions,
-  maySend: () => boolean,
+  mayAsk: () => boolean,
 ): Promise<AdmissionPlan> {
   const tried: { plan?: AdmissionPlan } = {};
   try {
@@ -93,7 +96,7 @@ async function commitPlan(
     if (error instanceof BreakerMovedError) return { blockedBy: 'breaker' };
     const { plan } = tried;
     if (!(error instanceof CommitUnknownError) || plan === undefined || 'blockedBy' in plan) throw error;
-    const committed = await wasCommitted(ctx, plan.attempts, maySend);
+    const committed = await wasCommitted(ctx, plan.attempts, mayAsk);
     if (committed === undefined) return { ...plan, isConfirmed: false };
     return committed ? plan : { blockedBy: 'no_job' };
   }
@@ -231,9 +234,9 @@ async function inFlightOf(tx: Sql, row: CircuitBreakerRow, permit: Permit): Prom
 async function wasCommitted(
   ctx: SubmissionContext,
   attempts: readonly AdmittedAttempt[],
-  maySend: () => boolean,
+  mayAsk: () => boolean,
 ): Promise<boolean | undefined> {
-  for (let recheck = 1; maySend(); recheck++) {
+  for (let recheck = 1; mayAsk(); recheck++) {
     try {
       const committed = await ctx.database.transaction((tx) => findCommittedAttempts(tx, attempts));
       return committed.length > 0;

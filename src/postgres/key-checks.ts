@@ -11,17 +11,24 @@ export interface KeyToCheck {
 
 const LIVE = `kind = 'key_refused' and ended_at is null and (until is null or until > clock_timestamp())`;
 
-/** Of accounts that the caller has keys of; plain read, oldest due first. */
-export async function listKeysToCheck(sql: Sql, limit: number): Promise<Omit<KeyToCheck, 'checks'>[]> {
+export interface KeyDue extends Omit<KeyToCheck, 'checks'> {
+  /** To the microsecond, as the database writes it. */
+  readonly dueAt: string;
+}
+
+/** Plain read, longest due first, of those that come after the given one. */
+export async function listKeysToCheck(sql: Sql, after: KeyDue | null, limit: number): Promise<KeyDue[]> {
   return rows(
     sql,
-    `select h.id::float8 as "holdId", h.account, a.provider
+    `select h.id::float8 as "holdId", h.account, a.provider, d.due_at::text as "dueAt"
 from onetake.account_holds h
 join onetake.accounts a on a.name = h.account
-where h.trial_ended_at is null and ${LIVE} and coalesce(h.next_check_at, h.since) <= clock_timestamp()
-order by coalesce(h.next_check_at, h.since)
-limit $1`,
-    [limit],
+cross join lateral (select coalesce(h.next_check_at, h.since) as due_at) d
+where h.trial_ended_at is null and ${LIVE} and d.due_at <= clock_timestamp()
+  and ($1::text is null or (d.due_at, h.id) > ($1::timestamptz, $2::bigint))
+order by d.due_at, h.id
+limit $3`,
+    [after?.dueAt ?? null, after?.holdId ?? null, limit],
   );
 }
 

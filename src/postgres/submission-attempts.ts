@@ -12,6 +12,8 @@ export interface Admission {
 
 export interface AdmittedAttempt extends AttemptIntent {
   readonly fields: EncodedFields;
+  /** Nobody wants it sent later. */
+  readonly submitBefore: Date | null;
 }
 
 /** Writes intent: requests become `submitting` and get their attempts, in one statement. */
@@ -29,14 +31,16 @@ export async function admitRequests(
   set state = 'submitting', state_reason = null, submissions = r.submissions + 1, job_due = false
   from admitted
   where r.id = admitted.request_id and r.state = 'queued'
-  returning r.id, admitted.attempt_id, r.submissions, r.account, r.operation, r.fields, r.round
+  returning r.id, admitted.attempt_id, r.submissions, r.account, r.operation, r.fields, r.round, r.submit_before
 ), written as (
   insert into onetake.submission_attempts (id, request_id, attempt, account, operation, breaker_name, generation,
     hold_epoch, is_probe, worker, started_at, lease_expires_at, window_until, slot_until, quarantine_until, override,
     round)
   select attempt_id, id, submissions, account, operation, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, round from moved
 )
-select attempt_id as "attemptId", id as "requestId", submissions as attempt, account, operation, fields from moved`,
+select attempt_id as "attemptId", id as "requestId", submissions as attempt, account, operation, fields,
+  submit_before as "submitBefore"
+from moved`,
     [
       admissions.map((admission) => admission.requestId),
       admissions.map((admission) => admission.attemptId),

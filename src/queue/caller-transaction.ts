@@ -3,6 +3,10 @@ import { fromDrizzle } from 'pg-boss';
 import { OnetakeError } from '../core/errors.ts';
 import type { Executor } from './boss.ts';
 
+/** What a driver answers with: a result that has the rows, or the rows alone. */
+// biome-ignore lint/suspicious/noExplicitAny: each driver has its own type for its rows.
+type DriverAnswer = { rows: any[] } | any[];
+
 /**
  * The caller's transaction, by shape: a drizzle transaction (any 0.4x, any driver, any copy of drizzle), a
  * `pg` client that has begun one, or anything with `executeSql`.
@@ -11,8 +15,8 @@ export type CallerTransaction =
   // biome-ignore lint/suspicious/noExplicitAny: each driver has its own result type; only rows are read.
   | { execute(query: any): PromiseLike<any> }
   // biome-ignore lint/suspicious/noExplicitAny: as above.
-  | { query(text: string, values?: any[]): Promise<{ rows: any[] }> }
-  | Executor;
+  | { query(text: string, values?: any[]): PromiseLike<DriverAnswer> }
+  | { executeSql(text: string, values?: unknown[]): PromiseLike<DriverAnswer> };
 
 /**
  * drizzle's own error has the statement's values in its message, prompts among them: what the driver threw
@@ -46,10 +50,12 @@ function statusOf(client: unknown): unknown {
 /** Runs our statements on the caller's connection, and on no other. */
 export function callerExecutor(tx: CallerTransaction): Executor {
   if (typeof tx === 'object' && tx !== null) {
-    if ('executeSql' in tx && typeof tx.executeSql === 'function') return tx;
+    if ('executeSql' in tx && typeof tx.executeSql === 'function') {
+      return withRows((text, values) => tx.executeSql(text, values));
+    }
     if ('execute' in tx && typeof tx.execute === 'function') return throughDrizzle(tx as never);
     if ('query' in tx && typeof tx.query === 'function') {
-      return { executeSql: (text, values) => tx.query(text, values) };
+      return withRows((text, values) => tx.query(text, values));
     }
   }
   throw new OnetakeError(
@@ -59,4 +65,20 @@ export function callerExecutor(tx: CallerTransaction): Executor {
       hint: 'Pass the transaction object itself, for example the `tx` that db.transaction() hands you.',
     },
   );
+}
+
+/** An answer without rows must not pass for one that found nothing. */
+function withRows(run: (text: string, values?: unknown[]) => PromiseLike<DriverAnswer>): Executor {
+  return {
+    async executeSql(text, values) {
+      const answer = (await run(text, values)) as DriverAnswer | undefined;
+      if (Array.isArray(answer)) return { rows: answer };
+      if (Array.isArray(answer?.rows)) return answer;
+      // SAVEPOINT and its like have none.
+      if (!/^select\b/.test(text)) return { rows: [] };
+      throw new OnetakeError('invalid_option', 'tx: its answer to a query has no rows.', {
+        hint: 'Resolve to the rows, or to { rows }.',
+      });
+    },
+  };
 }

@@ -115,7 +115,8 @@ export function checkEnqueueMany(
   if (inputs.length > MAX_ITEMS) {
     throw new OnetakeError('invalid_option', `input: expected at most ${MAX_ITEMS} at once.`);
   }
-  return inputs.map((input) => {
+  // A hole in the array is one of them as well, and `map` would pass over it.
+  return Array.from(inputs, (input) => {
     try {
       return checkEnqueue(input as EnqueueInput, rules);
     } catch (error) {

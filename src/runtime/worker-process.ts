@@ -118,7 +118,7 @@ export function createWorker(options: ProcessOptions = {}): Worker {
 
   const perform = async (attempt: AdmittedAttempt, lane: Lane, batch: AdmittedBatch): Promise<void> => {
     // What was admitted while the stop came is known to be unsent, and goes back to the queue.
-    const maySend = () => stopping === undefined && batch.maySend();
+    const maySend = () => stopping === undefined && batch.maySend(attempt);
     const posted = submit(ctx, attempt, lane.provider, maySend).finally(() => posting.delete(posted));
     posting.add(posted);
     const outcome = await posted;
@@ -130,7 +130,7 @@ export function createWorker(options: ProcessOptions = {}): Worker {
   };
   const startBatch = (lane: Lane, batch: AdmittedBatch): void => {
     for (const attempt of batch.attempts) {
-      const { fields, ...intent } = attempt;
+      const { fields, submitBefore, ...intent } = attempt;
       if (intent.isUnconfirmed !== true) known.admitted(intent);
       const performed = perform(attempt, lane, batch)
         .catch(trouble('submission'))

@@ -3,11 +3,25 @@ import { createRequire } from 'node:module';
 import { OnetakeError } from '../core/errors.ts';
 import type { MediaFacts } from '../core/media.ts';
 
-/** What MediaInfo makes of a file that is open; it reads the parts that it needs, never the whole. */
-export async function readMediaInfo(handle: FileHandle, bytes: number): Promise<MediaFacts> {
+/** For what has to be read twice over, and for the jumps of a container whose parts lie apart. */
+const SPARE_READS = 1_000;
+/** As MediaInfo asks for them. */
+const READ_BYTES = 256 * 1024;
+
+/**
+ * What MediaInfo makes of a file that is open; it reads the parts that it needs, never the whole. Throws for one
+ * that sends it to and fro without an end.
+ */
+export async function readMediaInfo(
+  handle: FileHandle,
+  bytes: number,
+  mostReads = SPARE_READS + 2 * Math.ceil(bytes / READ_BYTES),
+): Promise<MediaFacts> {
   const mediaInfo = await load();
+  let reads = 0;
   try {
     const read = async (size: number, offset: number) => {
+      if (++reads > mostReads) throw new Error('the file has no end');
       const chunk = new Uint8Array(size);
       const { bytesRead } = await handle.read(chunk, 0, size, offset);
       return chunk.subarray(0, bytesRead);
@@ -15,12 +29,15 @@ export async function readMediaInfo(handle: FileHandle, bytes: number): Promise<
     const tracks = (await mediaInfo.analyzeData(bytes, read)).media?.track ?? [];
     const general = tracks.find((track) => track['@type'] === 'General');
     const video = tracks.find((track) => track['@type'] === 'Video');
-    const seconds = Number(general?.Duration ?? video?.Duration ?? Number.NaN);
+    // The longest of what it says: the header of the whole may say less than a track lasts.
+    const lengths = tracks
+      .map((track) => ('Duration' in track ? Number(track.Duration) : Number.NaN))
+      .filter(Number.isFinite);
     return {
       bytes,
       container: containerOf(general?.Format, general?.CodecID),
       codec: video?.Format?.toLowerCase() ?? null,
-      seconds: Number.isFinite(seconds) ? seconds : null,
+      seconds: lengths.length === 0 ? null : Math.max(...lengths),
     };
   } finally {
     mediaInfo.close();

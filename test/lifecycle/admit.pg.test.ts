@@ -1,5 +1,6 @@
 import { describe, expect, it, onTestFinished } from 'vitest';
 import { admit } from '../../src/lifecycle/admit.ts';
+import { rescue } from '../../src/lifecycle/rescue.ts';
 import { settle } from '../../src/lifecycle/settle.ts';
 import { submit } from '../../src/lifecycle/submit.ts';
 import { type Lane, readLanes } from '../../src/postgres/lanes.ts';
@@ -314,7 +315,7 @@ describe('a job', () => {
         const [attempt] = batch.attempts as [(typeof batch.attempts)[number]];
         world.raw.onPost = (call) => (state === 'accepted' ? call.accept() : call.answer(502));
         if (state !== 'submitting')
-          await settle(ctx, attempt, await submit(ctx, attempt, 'sonilo', batch.maySend));
+          await settle(ctx, attempt, await submit(ctx, attempt, 'sonilo', () => batch.maySend(attempt)));
         // A twin of the job, as a hand in the queue's tables would make it.
         await ctx.database.transaction((tx) =>
           ctx.queue.send(tx, { id, account: 'default', operation: 'text-to-music', jobPriority: -1 }, null),
@@ -434,11 +435,11 @@ describe('the send budget', () => {
       const batch = await admit(ctx, await laneOf(ctx), { wanted: 1 });
       if (!('attempts' in batch)) throw new Error('not admitted');
       const [attempt] = batch.attempts as [(typeof batch.attempts)[number]];
-      expect(batch.maySend()).toBe(true);
+      expect(batch.maySend(attempt)).toBe(true);
 
       // leaseMs − submissionMs − 1,000
       skew[which] = 4_000;
-      await settle(ctx, attempt, await submit(ctx, attempt, 'sonilo', batch.maySend));
+      await settle(ctx, attempt, await submit(ctx, attempt, 'sonilo', () => batch.maySend(attempt)));
 
       expect(world.posts()).toBe(0);
       expect(await world.request(id)).toMatchObject({
@@ -453,6 +454,34 @@ describe('the send budget', () => {
       });
     },
   );
+
+  it('is over when the request’s own deadline passes after its admission: nothing is sent, and it expires', async () => {
+    const world = await openWorld({ provider: 'raw', operation: { leaseMs: 900_000 } });
+    let wall = 0;
+    const ctx = await lifecycleContext(
+      { connectionString: world.database.connectionString, config: world.config },
+      { clock: { monotonic: () => performance.now(), now: () => Date.now() + wall } },
+    );
+    onTestFinished(() => ctx.stop());
+    const ids = [
+      await world.song('in time', { submitBefore: new Date(Date.now() + 800_000) }),
+      await world.song('late', { submitBefore: new Date(Date.now() + 300_000) }),
+    ];
+    const batch = await admit(ctx, await laneOf(ctx), { wanted: 2 });
+    if (!('attempts' in batch)) throw new Error('not admitted');
+    wall = 300_001;
+    for (const attempt of batch.attempts) {
+      await settle(ctx, attempt, await submit(ctx, attempt, 'sonilo', () => batch.maySend(attempt)));
+    }
+    expect(world.posts()).toBe(1);
+    expect(await world.request(ids[0] as string)).toMatchObject({ state: 'accepted' });
+    const late = ids[1] as string;
+    expect(await world.request(late)).toMatchObject({ state: 'queued', charge: 'none' });
+    expect(await world.attempt(late)).toMatchObject({ certainty: 'unsent', error_code: 'gate_closed' });
+    await world.passTime(300_001);
+    await rescue(ctx);
+    expect(await world.request(late)).toMatchObject({ state: 'expired', charge: 'none' });
+  });
 });
 
 describe('a COMMIT whose answer is lost', () => {
@@ -474,7 +503,7 @@ describe('a COMMIT whose answer is lost', () => {
     expect((await world.request(id))['state']).toBe(committed ? 'submitting' : 'queued');
     if ('attempts' in batch) {
       for (const attempt of batch.attempts)
-        await settle(ctx, attempt, await submit(ctx, attempt, 'sonilo', batch.maySend));
+        await settle(ctx, attempt, await submit(ctx, attempt, 'sonilo', () => batch.maySend(attempt)));
     }
     const worker = world.worker();
     await worker.runOnce();
@@ -507,7 +536,7 @@ describe('a COMMIT whose answer is lost', () => {
       if (!('attempts' in batch)) throw new Error('not admitted');
       await proxy.up();
       for (const attempt of batch.attempts)
-        await settle(ctx, attempt, await submit(ctx, attempt, 'sonilo', batch.maySend));
+        await settle(ctx, attempt, await submit(ctx, attempt, 'sonilo', () => batch.maySend(attempt)));
 
       expect(world.posts()).toBe(0);
       expect(await world.request(id)).toMatchObject({ state: 'queued', charge: 'none' });

@@ -1,4 +1,6 @@
 import { describe, expect, it } from 'vitest';
+import { checkKeys } from '../../src/lifecycle/check-keys.ts';
+import { openAttemptWorld } from '../support/attempts.ts';
 import type { ProviderCall } from '../support/raw-provider.ts';
 import { openWorld, type World } from '../support/world.ts';
 
@@ -90,5 +92,53 @@ describe('a refused key', () => {
     });
     await world.worker().runOnce();
     expect(checks).toBe(0);
+  });
+});
+
+describe('many refused keys', () => {
+  /** So many held accounts, the first held first, and what is asked of whom when its key is tried. */
+  async function heldAccounts(count: number) {
+    const world = await openAttemptWorld();
+    await world.database.query(
+      `with made as (
+  insert into onetake.accounts (name, provider, requests_per_minute, max_concurrent_generations)
+  select 'tenant-' || n, 'sonilo', 60, 4 from generate_series(1, $1::int) n
+)
+insert into onetake.account_holds (account, kind, since, epoch)
+select 'tenant-' || n, 'key_refused', clock_timestamp() - interval '1 h' + n * interval '1 us', 0
+from generate_series(1, $1::int) n`,
+      [count],
+    );
+    const asked: string[] = [];
+    world.raw.onGet = (call) => {
+      asked.push((call.authorization ?? '').replace('Bearer sk_', ''));
+      call.answer(503, {});
+    };
+    const apiKeyOf = (account: string): string | Promise<string> => `sk_${account}`;
+    return { asked, terms: { ...world.ctx, apiKeyOf, hasKey: (_: string) => true, goesOn: () => true } };
+  }
+  const named = (from: number, to: number) =>
+    Array.from({ length: to - from + 1 }, (_, n) => `tenant-${from + n}`);
+
+  it('have their turns, those held longest first, and none a second before each had its first', async () => {
+    const { asked, terms } = await heldAccounts(45);
+    for (const upTo of [20, 40, 45, 45]) {
+      await checkKeys(terms);
+      expect(asked).toEqual(named(1, upTo));
+    }
+  });
+
+  it('of other processes don’t hide ours, however many they are', async () => {
+    const { asked, terms } = await heldAccounts(2_100);
+    await checkKeys({ ...terms, hasKey: (name) => name === 'tenant-2100' });
+    expect(asked).toEqual(['tenant-2100']);
+  });
+
+  it('don’t wait for one that never comes', async () => {
+    const { asked, terms } = await heldAccounts(3);
+    const apiKeyOf = (account: string) =>
+      account === 'tenant-1' ? new Promise<string>(() => undefined) : terms.apiKeyOf(account);
+    await checkKeys({ ...terms, apiKeyOf }, 200);
+    expect(asked).toEqual(named(2, 3));
   });
 });

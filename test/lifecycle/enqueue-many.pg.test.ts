@@ -57,6 +57,21 @@ async function inTransaction<Result>(work: (tx: pg.PoolClient) => Promise<Result
 }
 
 describe('an enqueue of many', () => {
+  it('refuses each that is no request, a hole in the array included, and makes the others', async () => {
+    const sparse: unknown[] = [intent()];
+    sparse.length = 2;
+    const given: readonly unknown[] = [null, 7, [], undefined, intent()];
+    const results = await client.enqueue(given as EnqueueInput[]);
+    expect(results.map((result) => ('refused' in result ? result.refused : 'made'))).toEqual([
+      ...Array.from({ length: 4 }, () => 'invalid_option'),
+      'made',
+    ]);
+    expect(await client.enqueue(sparse as EnqueueInput[])).toMatchObject([
+      { created: true },
+      { refused: 'invalid_option', field: 'input' },
+    ]);
+  });
+
   it('makes each with its job, and tells of them in the given order', async () => {
     const inputs = intents(2_500);
     const results = await client.enqueue(inputs);

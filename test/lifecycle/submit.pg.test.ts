@@ -273,11 +273,8 @@ describe('a provider of the app’s own', () => {
       const batch = await admit(ctx, await laneOf(ctx), { wanted: 1 });
       if ('blockedBy' in batch) throw new Error(batch.blockedBy);
       const [intent] = batch.attempts as [AdmittedAttempt];
-      const outcome = await submit(
-        { ...ctx, providerNamed: () => provider },
-        intent,
-        'sonilo',
-        batch.maySend,
+      const outcome = await submit({ ...ctx, providerNamed: () => provider }, intent, 'sonilo', () =>
+        batch.maySend(intent),
       );
       expect(decodeSpooled(encodeSpooled({ intent, outcome }))).toMatchObject({ kind: 'outcome' });
     },

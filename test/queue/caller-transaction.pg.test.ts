@@ -64,6 +64,15 @@ const WAYS: Readonly<Record<string, (work: (tx: CallerTransaction) => Promise<vo
         }),
       }),
     ),
+  'a query() that gives the bare rows, or nothing for a SAVEPOINT': (work) =>
+    js.begin((tx) =>
+      work({
+        query: async (text: string, values: postgres.ParameterOrJSON<never>[] = []) => {
+          const rows = await tx.unsafe(text, values);
+          return rows.length === 0 ? (undefined as never) : [...rows];
+        },
+      }),
+    ),
 };
 
 async function withClient(work: (connection: pg.Client) => Promise<unknown>): Promise<void> {
@@ -232,6 +241,23 @@ describe('an error of the database in drizzle’s transaction', () => {
       expect(error).toMatchObject({ code: '57014' });
       expect(inspect(error, { depth: 10 })).not.toContain('a secret prompt');
     }
+  });
+});
+
+describe('a tx whose answers have no rows', () => {
+  it('is refused by name, and nothing is written', async () => {
+    const input = intent();
+    await withClient((connection) =>
+      between(connection, async () => {
+        const executeSql = async (text: string, values?: unknown[]) =>
+          (await connection.query(text, values)).rowCount as never;
+        await expect(client.enqueue(input, { tx: { executeSql } })).rejects.toMatchObject({
+          code: 'invalid_option',
+          message: 'tx: its answer to a query has no rows.',
+        });
+      }),
+    );
+    expect(await found(input.requestKey)).toEqual([]);
   });
 });
 

@@ -1,10 +1,12 @@
 import { execFileSync } from 'node:child_process';
 import { createHash } from 'node:crypto';
 import { appendFileSync, mkdirSync, renameSync, rmSync, truncateSync, writeFileSync } from 'node:fs';
+import { open } from 'node:fs/promises';
 import { join, relative } from 'node:path';
 import { describe, expect, it, onTestFinished, vi } from 'vitest';
 import { FIELD_LIMITS, type MediaLimit } from '../../src/core/field-limits.ts';
 import { decodeMedia, type MediaReference } from '../../src/core/media.ts';
+import { readMediaInfo } from '../../src/storage/media-info.ts';
 import { inspectSourceFile, type OpenSource, openSourceFile } from '../../src/storage/source-file.ts';
 import { temporaryDirectory, type VideoOptions, videoBytes, videoFile } from '../support/video-file.ts';
 
@@ -40,6 +42,7 @@ describe('a file at enqueue', () => {
     [{ seconds: 360 }, {}, []],
     [{ seconds: 361 }, {}, ['media_too_long']],
     [{ seconds: 361, codec: 'mp4v' }, {}, ['media_codec', 'media_too_long']],
+    [{ seconds: 361, claimsSeconds: 10 }, {}, ['media_too_long']],
     [{ codec: 'hvc1' }, {}, []],
     [{ codec: 'av01' }, {}, []],
     [{ brand: 'qt  ' }, {}, []],
@@ -62,6 +65,13 @@ describe('a file at enqueue', () => {
     mkdirSync(path);
     expect(await codesOf(path)).toEqual(['media_unreadable']);
     expect(await codesOf(join(path, 'inner.mp4'))).toEqual(['media_missing']);
+  });
+
+  it('that sends MediaInfo to and fro is given up, however its parts point at each other', async () => {
+    const { path, content } = await videoFile({ bytes: 700_000 });
+    const handle = await open(path);
+    onTestFinished(() => handle.close());
+    await expect(readMediaInfo(handle, content.length, 0)).rejects.toThrow('the file has no end');
   });
 
   it('that is a pipe without a writer is refused, not waited for', async () => {

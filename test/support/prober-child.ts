@@ -28,7 +28,7 @@ async function comeForProbe(prober: number, seen: Lane): Promise<number> {
   const perform = async (lane: Lane, batch: Parameters<Parameters<typeof dispatch>[3]>[1]): Promise<void> => {
     admitted += batch.attempts.length;
     for (const attempt of batch.attempts) {
-      await settle(ctx, attempt, await submit(ctx, attempt, lane.provider, batch.maySend));
+      await settle(ctx, attempt, await submit(ctx, attempt, lane.provider, () => batch.maySend(attempt)));
     }
   };
   if (prober % 2 === 0) {

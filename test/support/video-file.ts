@@ -7,6 +7,8 @@ import { onTestFinished } from 'vitest';
 
 export interface VideoOptions {
   readonly seconds?: number;
+  /** What the header of the whole says; default the truth. */
+  readonly claimsSeconds?: number;
   /** `mp42`, `qt  `, `M4V `. */
   readonly brand?: string;
   /** `avc1`, `hvc1`, `mp4v`; null: no pictures at all. */
@@ -17,14 +19,18 @@ export interface VideoOptions {
 
 /** A file of boxes that says of itself what a video says, with random bytes for its pictures. */
 export function videoBytes(options: VideoOptions = {}): Buffer {
-  const { seconds = 10, brand = 'mp42', codec = 'avc1', bytes = 4_096 } = options;
+  const { seconds = 10, claimsSeconds = seconds, brand = 'mp42', codec = 'avc1', bytes = 4_096 } = options;
   const duration = seconds * 1_000;
   const media = Buffer.concat(
     Array.from({ length: Math.ceil(bytes / 16) }, () => Buffer.from(randomUUID().replaceAll('-', ''), 'hex')),
   ).subarray(0, bytes);
   const head = Buffer.concat([
     box('ftyp', Buffer.from(`${brand}\0\0\0\0${brand}`, 'latin1')),
-    box('moov', movieHeader(duration), ...(codec === null ? [] : [track(codec, duration, bytes)])),
+    box(
+      'moov',
+      movieHeader(claimsSeconds * 1_000),
+      ...(codec === null ? [] : [track(codec, duration, bytes)]),
+    ),
   ]);
   return Buffer.concat([head, box('mdat', media)]);
 }

@@ -1,5 +1,5 @@
 import { brotliDecompressSync, gunzipSync, inflateRawSync, inflateSync } from 'node:zlib';
-import { retryAfterMs } from '../../core/admission.ts';
+import { readHttpDate, retryAfterMs } from '../../core/admission.ts';
 import type { Reply } from './exchange.ts';
 
 export type JsonObject = Readonly<Record<string, unknown>>;
@@ -53,9 +53,14 @@ function decompressOne(bytes: Buffer, encoding: string, maxBytes: number): Buffe
   }
 }
 
-/** Ms that the reply asks us to wait; of several headers the first that makes sense. */
+/**
+ * Ms that the reply asks us to wait; of several headers the first that makes sense. A date is meant by the clock of
+ * whoever wrote it, which `Date` tells, and this machine's may be off.
+ */
 export function retryAfterOf(reply: Reply): number | null {
-  const now = new Date();
+  const here = new Date();
+  const [date = ''] = [reply.headers['date'] ?? []].flat();
+  const now = readHttpDate(date, here) ?? here;
   for (const value of [reply.headers['retry-after'] ?? []].flat()) {
     const ms = retryAfterMs(value, now);
     if (ms !== null) return ms;

@@ -307,4 +307,16 @@ describe('429', () => {
     expect(retryAfterMs).toBeGreaterThan(60_000);
     expect(retryAfterMs).toBeLessThanOrEqual(90_000);
   });
+
+  test.each([
+    ['an hour behind', -3_600_000],
+    ['a day ahead', 86_400_000],
+  ])('Retry-After with a date is meant by the clock of the answer, %s', async (_title, ms) => {
+    const there = Date.now() + ms;
+    const headers = [
+      ['date', new Date(there).toUTCString()],
+      ['retry-after', new Date(there + 90_000).toUTCString()],
+    ] as const;
+    expect(await answeredWith([429, RATE, headers])).toMatchObject({ retryAfterMs: 90_000 });
+  });
 });
