@@ -12,6 +12,8 @@ export interface FreshSocket {
   readonly handedOver: boolean;
   /** Something was written to it. True is proof of a byte; false is a second witness, and no proof by itself. */
   readonly wasWrittenTo: boolean;
+  /** Something that was written to it has not left this process yet. */
+  readonly isWriting: boolean;
   isHandedOver(socket: unknown): boolean;
   /** Throws away what the kernel has not sent yet. A plain close would go on sending it. */
   end(): void;
@@ -103,6 +105,9 @@ export function freshSocket(options: {
     get wasWrittenTo() {
       // Counts what waits in Node, too; a socket that has never been written to says undefined or 0.
       return given !== undefined && (given.bytesWritten ?? 0) > 0;
+    },
+    get isWriting() {
+      return given !== undefined && !given.destroyed && given.writableLength > 0;
     },
     isHandedOver: (socket) => given !== undefined && socket === given,
     end() {

@@ -3,6 +3,7 @@ import { Client, type Dispatcher } from 'undici';
 import type { Deadlines } from '../../core/provider.ts';
 import { exchange, type Reply } from './exchange.ts';
 import { type FreshSocket, freshSocket } from './fresh-socket.ts';
+import { pacedBody } from './paced-body.ts';
 import type { WireOracle, WireWatch } from './wire-oracle.ts';
 
 export const MAX_ANSWER_BYTES = 1_048_576;
@@ -41,22 +42,23 @@ export async function postOnce(
   post: Post,
   open: OpenClient = openClient,
 ): Promise<PostEnd> {
-  const { deadlines, body } = post;
+  const { deadlines } = post;
   let gateClosed = false;
   const mayStillSend = () => {
     gateClosed ||= !asked(post.maySend);
     return !gateClosed;
   };
+  const socket = freshSocket({ connectMs: deadlines.connectMs, mayHandOver: mayStillSend });
+  const body = Buffer.isBuffer(post.body) ? post.body : pacedBody(post.body, socket, deadlines.submissionMs);
   // One that was never taken up ends without anybody who listens.
   if (!Buffer.isBuffer(body)) body.on('error', () => undefined);
-  const socket = freshSocket({ connectMs: deadlines.connectMs, mayHandOver: mayStillSend });
   const watch = oracle.watch({ body, isItsSocket: socket.isHandedOver, mayWrite: mayStillSend });
   let client: Dispatcher | undefined;
   let reply: Reply;
   let settledAt: number;
   try {
     client = open(post, socket);
-    reply = await exchange(client, requestOf(post), {
+    reply = await exchange(client, requestOf(post, body), {
       firstResponseMs: deadlines.firstResponseMs,
       wholeMs: deadlines.submissionMs,
       maxBodyBytes: MAX_ANSWER_BYTES,
@@ -86,12 +88,12 @@ const NO_REPLY: Reply = {
   error: undefined,
 };
 
-function requestOf(post: Post): Dispatcher.DispatchOptions {
+function requestOf(post: Post, body: Buffer | Readable): Dispatcher.DispatchOptions {
   return {
     path: post.path,
     method: 'POST',
     headers: post.headers,
-    body: post.body,
+    body,
     // undici's default for a POST, spelled out: `true` would let it send again after a lost socket.
     idempotent: false,
     reset: true,

@@ -43,9 +43,12 @@ export async function rawServer(behaviour: RawBehaviour): Promise<RawServer> {
     behaviour.onConnection?.(socket);
     if (behaviour.keepsNothing === true) return;
     let pending = '';
+    // Looked at again only when there is enough: a large body comes in many pieces.
+    let enough = 0;
     socket.on('data', (chunk: Buffer) => {
       bytes += chunk.length;
       pending += chunk.toString('latin1');
+      if (pending.length < enough) return;
       for (let request = takeRequest(); request !== undefined; request = takeRequest()) {
         requests.push(request);
         behaviour.onRequest?.(socket, request);
@@ -62,7 +65,9 @@ export async function rawServer(behaviour: RawBehaviour): Promise<RawServer> {
         }),
       );
       const length = Number(headers['content-length'] ?? 0);
-      if (pending.length < end + 4 + length) return undefined;
+      enough = end + 4 + length;
+      if (pending.length < enough) return undefined;
+      enough = 0;
       const body = pending.slice(end + 4, end + 4 + length);
       pending = pending.slice(end + 4 + length);
       return { line: first.replace(/ HTTP\/1\.1$/, ''), headers, body };
