@@ -1,4 +1,4 @@
-import { randomUUID } from 'node:crypto';
+import { randomBytes } from 'node:crypto';
 import { writeFileSync } from 'node:fs';
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
@@ -21,9 +21,7 @@ export interface VideoOptions {
 export function videoBytes(options: VideoOptions = {}): Buffer {
   const { seconds = 10, claimsSeconds = seconds, brand = 'mp42', codec = 'avc1', bytes = 4_096 } = options;
   const duration = seconds * 1_000;
-  const media = Buffer.concat(
-    Array.from({ length: Math.ceil(bytes / 16) }, () => Buffer.from(randomUUID().replaceAll('-', ''), 'hex')),
-  ).subarray(0, bytes);
+  const media = randomBytes(bytes);
   const head = Buffer.concat([
     box('ftyp', Buffer.from(`${brand}\0\0\0\0${brand}`, 'latin1')),
     box(
