@@ -74,8 +74,7 @@ function withRows(run: (text: string, values?: unknown[]) => PromiseLike<DriverA
       const answer = (await run(text, values)) as DriverAnswer | undefined;
       if (Array.isArray(answer)) return { rows: answer };
       if (Array.isArray(answer?.rows)) return answer;
-      // SAVEPOINT and its like have none.
-      if (!/^select\b/.test(text)) return { rows: [] };
+      if (/^(savepoint|release|rollback)\b/.test(text)) return { rows: [] };
       throw new OnetakeError('invalid_option', 'tx: its answer to a query has no rows.', {
         hint: 'Resolve to the rows, or to { rows }.',
       });

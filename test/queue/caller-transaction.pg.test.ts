@@ -69,7 +69,7 @@ const WAYS: Readonly<Record<string, (work: (tx: CallerTransaction) => Promise<vo
       work({
         query: async (text: string, values: postgres.ParameterOrJSON<never>[] = []) => {
           const rows = await tx.unsafe(text, values);
-          return text.startsWith('select') ? [...rows] : (undefined as never);
+          return /^(savepoint|release|rollback)/.test(text) ? (undefined as never) : [...rows];
         },
       }),
     ),
