@@ -41,6 +41,8 @@ CREATE TABLE "onetake"."assets" (
 	"request_id" uuid NOT NULL,
 	"index" integer NOT NULL,
 	"kind" text NOT NULL,
+	"variant" integer DEFAULT 0 NOT NULL,
+	"label" text,
 	"content_type" text,
 	"bytes" bigint,
 	"sha256" text,
@@ -172,6 +174,7 @@ CREATE TABLE "onetake"."generation_requests" (
 	"accepted_at" timestamp with time zone,
 	"next_poll_at" timestamp with time zone,
 	"poll_errors" integer DEFAULT 0 NOT NULL,
+	"poll_trouble" text,
 	"empty_reads" integer DEFAULT 0 NOT NULL,
 	"provider_finished_at" timestamp with time zone,
 	"supersedes" uuid,
@@ -181,6 +184,7 @@ CREATE TABLE "onetake"."generation_requests" (
 	"refunded" boolean,
 	"refund_watch_until" timestamp with time zone,
 	"warnings" text[] DEFAULT '{}' NOT NULL,
+	"document" jsonb,
 	"job_due" boolean DEFAULT false NOT NULL,
 	"settled_notice_due" boolean DEFAULT false NOT NULL,
 	"recovered_at" timestamp with time zone,
@@ -237,6 +241,14 @@ CREATE TABLE "onetake"."operator_actions" (
 	"reason" text NOT NULL,
 	CONSTRAINT "operator_actions_name_an_actor" CHECK (btrim(actor) <> ''),
 	CONSTRAINT "operator_actions_give_a_reason" CHECK (btrim(reason) <> '')
+);
+--> statement-breakpoint
+CREATE TABLE "onetake"."read_pauses" (
+	"account" text PRIMARY KEY NOT NULL,
+	"since" timestamp with time zone NOT NULL,
+	"paused_until" timestamp with time zone NOT NULL,
+	"failures" integer NOT NULL,
+	"reason" text NOT NULL
 );
 --> statement-breakpoint
 CREATE TABLE "onetake"."settled_consumer" (
@@ -302,6 +314,7 @@ ALTER TABLE "onetake"."followed_tasks" ADD CONSTRAINT "followed_tasks_request_fk
 ALTER TABLE "onetake"."followed_tasks" ADD CONSTRAINT "followed_tasks_attempt_fk" FOREIGN KEY ("attempt_id") REFERENCES "onetake"."submission_attempts"("id") ON DELETE no action ON UPDATE no action;--> statement-breakpoint
 ALTER TABLE "onetake"."generation_requests" ADD CONSTRAINT "generation_requests_account_fk" FOREIGN KEY ("account") REFERENCES "onetake"."accounts"("name") ON DELETE no action ON UPDATE no action;--> statement-breakpoint
 ALTER TABLE "onetake"."generation_requests" ADD CONSTRAINT "generation_requests_supersedes_fk" FOREIGN KEY ("supersedes") REFERENCES "onetake"."generation_requests"("id") ON DELETE no action ON UPDATE no action;--> statement-breakpoint
+ALTER TABLE "onetake"."read_pauses" ADD CONSTRAINT "read_pauses_account_fk" FOREIGN KEY ("account") REFERENCES "onetake"."accounts"("name") ON DELETE no action ON UPDATE no action;--> statement-breakpoint
 ALTER TABLE "onetake"."submission_attempts" ADD CONSTRAINT "submission_attempts_request_fk" FOREIGN KEY ("request_id") REFERENCES "onetake"."generation_requests"("id") ON DELETE no action ON UPDATE no action;--> statement-breakpoint
 CREATE UNIQUE INDEX "account_holds_live" ON "onetake"."account_holds" USING btree ("account",coalesce(operation, ''),"kind") WHERE ended_at is null;--> statement-breakpoint
 CREATE INDEX "account_holds_open" ON "onetake"."account_holds" USING btree ("account") WHERE trial_ended_at is null;--> statement-breakpoint

@@ -11,11 +11,7 @@ export {
   type OperationFields,
   type OperationName,
   type Segment,
-  type TextToMusicFields,
-  type TextToSfxFields,
   type VideoSource,
-  type VideoToMusicFields,
-  type VideoToSfxFields,
 } from './core/operations.ts';
 export { type ClassifiedOutcome, classifyGenerationOutcome } from './core/outcome.ts';
 export type { EnqueueResult } from './lifecycle/enqueue.ts';

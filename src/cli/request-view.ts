@@ -53,6 +53,11 @@ function locationOf(file: FileRow): string | null {
   return file.storedAt === null ? null : file.location;
 }
 
+/** What it is beside the others: `audio`, `audio 2`, `drums`, `es`. */
+function nameOf({ kind, variant, label }: FileRow): string {
+  return `${label ?? kind}${variant === 0 ? '' : ` ${variant + 1}`}`;
+}
+
 export function showRequest(terminal: Terminal, request: RequestDetails): void {
   if (terminal.json) {
     terminal.value(requestJson(request));
@@ -94,7 +99,7 @@ export function showRequest(terminal: Terminal, request: RequestDetails): void {
   if (request.files.length > 0) {
     terminal.print('');
     terminal.table<FileRow>(request.files, [
-      { title: 'file', value: (row) => row.kind },
+      { title: 'file', value: nameOf },
       { title: 'size', value: (row) => (row.bytes === null ? null : size(row.bytes)), align: 'right' },
       { title: 'type', value: (row) => row.contentType, flexible: true },
       { title: 'location', value: (row) => locationOf(row) ?? 'at the provider', flexible: 'wrap' },
@@ -108,6 +113,9 @@ export function showRequest(terminal: Terminal, request: RequestDetails): void {
   }
   if (request.attention !== null) {
     terminal.note(`Seen to it: onetake requests acknowledge ${shortId(request.id)} --reason '…'`);
+  }
+  if (request.document !== null) {
+    terminal.note('Its result is no file: client.get(id) of the library has it, as document.');
   }
   if (request.files.some((file) => file.storedAt === null)) {
     terminal.note('The files are still at the provider. client.get(id) of the library has their URLs.');

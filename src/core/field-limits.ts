@@ -44,9 +44,10 @@ export interface MediaLimit {
   readonly kind: 'media';
   readonly maxBytes: number;
   readonly maxSeconds: number;
-  readonly containers: readonly string[];
-  /** Of its pictures. */
-  readonly codecs: readonly string[];
+  /** Left out, as for sound: not looked at. */
+  readonly containers?: readonly string[];
+  /** Of its pictures; left out: it needs none. */
+  readonly codecs?: readonly string[];
 }
 
 export type FieldLimit = TextLimit | NumberLimit | ChoiceLimit | SegmentsLimit | MediaLimit;
@@ -108,6 +109,9 @@ const VIDEO: MediaLimit = {
   codecs: ['avc', 'hevc', 'vp9', 'av1'],
 };
 
+const SOUND: MediaLimit = { kind: 'media', maxBytes: 300 * 1_048_576, maxSeconds: 360 };
+const INFLUENCE: NumberLimit = { kind: 'number', min: 0, max: 1 };
+
 export const FIELD_LIMITS: OperationLimits = {
   'text-to-music': {
     prompt: PROMPT,
@@ -122,7 +126,7 @@ export const FIELD_LIMITS: OperationLimits = {
     output_format: MUSIC_FORMAT,
     segments: MUSIC_SEGMENTS,
     variants_num: VARIANTS,
-    prompt_influence: { kind: 'number', min: 0, max: 1 },
+    prompt_influence: INFLUENCE,
   },
   'text-to-sfx': {
     prompt: PROMPT,
@@ -134,6 +138,30 @@ export const FIELD_LIMITS: OperationLimits = {
     prompt: PROMPT,
     segments: EFFECT_SEGMENTS,
     audio_format: EFFECT_FORMAT,
+  },
+  'video-to-video-music': {
+    video: VIDEO,
+    prompt: PROMPT,
+    segments: MUSIC_SEGMENTS,
+    variants_num: VARIANTS,
+    prompt_influence: INFLUENCE,
+  },
+  'video-to-video-sfx': { video: VIDEO, prompt: PROMPT, segments: EFFECT_SEGMENTS },
+  'video-to-sound': {
+    video: VIDEO,
+    music_prompt: PROMPT,
+    sfx_prompt: PROMPT,
+    output_format: MUSIC_FORMAT,
+    variants_num: VARIANTS,
+  },
+  'video-to-video-sound': { video: VIDEO, music_prompt: PROMPT, sfx_prompt: PROMPT, variants_num: VARIANTS },
+  'audio-ducking': { voice_file: SOUND, music_file: SOUND },
+  dubbing: { video: { ...VIDEO, maxSeconds: 300 } },
+  'video-analysis': {
+    video: { ...VIDEO, maxSeconds: 480 },
+    prompt: PROMPT,
+    variants_num: { kind: 'number', min: 1, max: 5 },
+    mode: { kind: 'choice', values: ['both', 'music', 'sfx'] },
   },
 };
 

@@ -15,8 +15,9 @@ export interface MediaReference {
 /** What a look at a file told. */
 export interface MediaFacts {
   readonly bytes: number;
-  /** Lower case; null for what is no media, or none with pictures. */
+  /** Lower case; null for what is no media. */
   readonly container: string | null;
+  /** Of its pictures; null where it has none. */
   readonly codec: string | null;
   /** Null where the file doesn't say. */
   readonly seconds: number | null;
@@ -35,14 +36,16 @@ export function checkMedia(
   if (facts.bytes > limit.maxBytes) {
     problems.push(refuse('media_too_large', `expected at most ${limit.maxBytes} bytes.`));
   }
-  if (facts.container === null || facts.codec === null) {
-    return [...problems, refuse('media_unreadable', 'expected a video; this is none that is known here.')];
+  const { containers, codecs } = limit;
+  if (facts.container === null || (codecs !== undefined && facts.codec === null)) {
+    const what = codecs === undefined ? 'sound or a video' : 'a video';
+    return [...problems, refuse('media_unreadable', `expected ${what}; this is none that is known here.`)];
   }
-  if (!limit.containers.includes(facts.container)) {
-    problems.push(refuse('media_container', `expected one of ${limit.containers.join(', ')}.`));
+  if (containers !== undefined && !containers.includes(facts.container)) {
+    problems.push(refuse('media_container', `expected one of ${containers.join(', ')}.`));
   }
-  if (!limit.codecs.includes(facts.codec)) {
-    problems.push(refuse('media_codec', `expected pictures in one of ${limit.codecs.join(', ')}.`));
+  if (codecs !== undefined && facts.codec !== null && !codecs.includes(facts.codec)) {
+    problems.push(refuse('media_codec', `expected pictures in one of ${codecs.join(', ')}.`));
   }
   if (facts.seconds !== null && facts.seconds > limit.maxSeconds) {
     problems.push(refuse('media_too_long', `expected at most ${limit.maxSeconds} s.`));

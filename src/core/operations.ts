@@ -1,71 +1,13 @@
 import { OnetakeError, suggestion } from './errors.ts';
+import type { OperationFields } from './operation-fields.ts';
 
-export interface Segment {
-  readonly start: number;
-  readonly prompt: string;
-  readonly label?: string;
-}
-
-export interface TextToMusicFields {
-  readonly prompt: string;
-  /** Seconds. Left out, the provider infers it from the prompt. */
-  readonly duration?: number;
-  readonly output_format?: 'm4a' | 'wav' | 'mp3';
-  readonly segments?: readonly Segment[];
-  /** The price is multiplied by it. */
-  readonly variants_num?: number;
-  readonly stems?: boolean;
-}
-
-/** A file that this process can read now, and the worker later, under the same path. */
-export interface LocalFile {
-  readonly file: string;
-}
-
-/** Exactly one of the two. */
-export type VideoSource =
-  | { readonly video_url: string; readonly video?: undefined }
-  | { readonly video: LocalFile; readonly video_url?: undefined };
-
-export type VideoToMusicFields = VideoSource & {
-  readonly prompt?: string;
-  readonly output_format?: 'm4a' | 'wav' | 'mp3';
-  readonly segments?: readonly Segment[];
-  readonly variants_num?: number;
-  readonly stems?: boolean;
-  readonly preserve_speech?: boolean;
-  readonly ducking?: boolean;
-  /** 0 to 1. */
-  readonly prompt_influence?: number;
-};
-
-/** Contiguous: each begins where the one before it ends. */
-export interface EffectSegment {
-  readonly start: number;
-  readonly end: number;
-  readonly prompt: string;
-}
-
-export interface TextToSfxFields {
-  readonly prompt: string;
-  /** Seconds, with fractions. Left out: 8. */
-  readonly duration?: number;
-  readonly audio_format?: 'aac' | 'wav' | 'mp3' | 'flac';
-}
-
-export type VideoToSfxFields = VideoSource & {
-  readonly prompt?: string;
-  readonly segments?: readonly EffectSegment[];
-  readonly audio_format?: 'aac' | 'wav' | 'mp3' | 'flac';
-};
-
-/** The fields of each operation, by its name. */
-export interface OperationFields {
-  'text-to-music': TextToMusicFields;
-  'video-to-music': VideoToMusicFields;
-  'text-to-sfx': TextToSfxFields;
-  'video-to-sfx': VideoToSfxFields;
-}
+export type {
+  EffectSegment,
+  LocalFile,
+  OperationFields,
+  Segment,
+  VideoSource,
+} from './operation-fields.ts';
 
 export type OperationName = keyof OperationFields;
 
@@ -81,90 +23,181 @@ export interface FieldSpec {
   readonly url?: true;
 }
 
-/**
- * One entry is one operation. Only those whose finished task the poller can read: the provider has others, that
- * answer with a video, with a file per language or with no media at all.
- */
+/** Where a finished task keeps what was ordered. */
+export type ResultShape =
+  /** `audio`, a list by `stream_index` for music and one object for effects; `stems` and the like beside it. */
+  | 'audio'
+  /** `video` or `videos`. */
+  | 'video'
+  /** `output_url`, or `outputs`, a list by `variant_index`. */
+  | 'output'
+  /** `outputs`, an object: a URL for each language. */
+  | 'languages'
+  /** No file: `segments` and `variations` are the result. */
+  | 'analysis';
+
+/** One entry is one operation. */
 export interface Operation {
   readonly path: string;
   readonly fields: Readonly<Record<string, FieldSpec>>;
   /** Groups of fields of which exactly one is needed. */
   readonly oneOf?: readonly (readonly string[])[];
-  /** Where a finished task keeps its media: `audio`, a list for music and one object for effects. */
-  readonly result: 'audio';
+  readonly result: ResultShape;
+  /** The field that orders the format of the sound. */
+  readonly format?: string;
   /** The provider's own ceiling; after it a task is overdue and its slot is given back. */
   readonly maxRunMs: number;
+  /** With this field `true` a task may run so long before it is overdue. */
+  readonly longer?: { readonly field: string; readonly maxRunMs: number };
   /**
    * What we send where the caller says nothing. The provider has changed defaults without a version, so
    * nothing that is paid for relies on them.
    */
   readonly defaults: EncodedFields;
-  /** What these fields have to be where `mode` is `stream`; an operation without it knows no `mode`. */
+  /** What these fields have to be where `mode` is `stream`; an operation without it knows no such `mode`. */
   readonly whenStreamed?: EncodedFields;
 }
 
-const MUSIC_FIELDS = {
-  output_format: { type: 'string' },
-  segments: { type: 'json' },
-  variants_num: { type: 'integer' },
-  stems: { type: 'boolean' },
-} as const;
+const TEXT = { type: 'string' } as const;
+const FLAG = { type: 'boolean' } as const;
+const LIST = { type: 'json' } as const;
+const COUNT = { type: 'integer' } as const;
+const FILE = { type: 'file' } as const;
+const LINK = { type: 'string', url: true } as const;
 
+const MUSIC_FIELDS = { output_format: TEXT, segments: LIST, variants_num: COUNT, stems: FLAG } as const;
 const MUSIC_DEFAULTS = { mode: 'async', output_format: 'm4a', variants_num: '1', stems: 'false' } as const;
 const MUSIC_STREAMED = { output_format: 'm4a', variants_num: '1', stems: 'false' } as const;
-const VIDEO = { video: { type: 'file' }, video_url: { type: 'string', url: true } } as const;
+const MIX_FIELDS = { preserve_speech: FLAG, ducking: FLAG } as const;
+const MIX_DEFAULTS = { preserve_speech: 'false', ducking: 'false' } as const;
+const SOUND_FIELDS = {
+  music_prompt: TEXT,
+  sfx_prompt: TEXT,
+  segments: LIST,
+  variants_num: COUNT,
+  ...MIX_FIELDS,
+};
+const VIDEO = { video: FILE, video_url: LINK } as const;
 const VIDEO_OR_URL = [['video', 'video_url']] as const;
-const TEN_MINUTES_MS = 600_000;
+const MINUTE_MS = 60_000;
+const TEN_MINUTES_MS = 10 * MINUTE_MS;
+/** Separation begins when the music is there, and the provider gives it up after half an hour. */
+const WITH_STEMS = { field: 'stems', maxRunMs: 40 * MINUTE_MS } as const;
 
 export const OPERATIONS: Readonly<Record<OperationName, Operation>> = {
   'text-to-music': {
     path: '/v1/text-to-music',
-    fields: { prompt: { type: 'string', required: true }, duration: { type: 'integer' }, ...MUSIC_FIELDS },
+    fields: { prompt: { ...TEXT, required: true }, duration: COUNT, ...MUSIC_FIELDS },
     result: 'audio',
+    format: 'output_format',
     maxRunMs: TEN_MINUTES_MS,
+    longer: WITH_STEMS,
     defaults: MUSIC_DEFAULTS,
     whenStreamed: MUSIC_STREAMED,
   },
   'video-to-music': {
     path: '/v1/video-to-music',
-    fields: {
-      ...VIDEO,
-      prompt: { type: 'string' },
-      preserve_speech: { type: 'boolean' },
-      ducking: { type: 'boolean' },
-      prompt_influence: { type: 'number' },
-      ...MUSIC_FIELDS,
-    },
+    fields: { ...VIDEO, prompt: TEXT, ...MIX_FIELDS, prompt_influence: { type: 'number' }, ...MUSIC_FIELDS },
     oneOf: VIDEO_OR_URL,
     result: 'audio',
+    format: 'output_format',
     maxRunMs: TEN_MINUTES_MS,
-    defaults: { ...MUSIC_DEFAULTS, preserve_speech: 'false', ducking: 'false', prompt_influence: '0.5' },
-    whenStreamed: { ...MUSIC_STREAMED, preserve_speech: 'false', ducking: 'false' },
+    longer: WITH_STEMS,
+    defaults: { ...MUSIC_DEFAULTS, ...MIX_DEFAULTS, prompt_influence: '0.5' },
+    whenStreamed: { ...MUSIC_STREAMED, ...MIX_DEFAULTS },
   },
   'text-to-sfx': {
     path: '/v1/text-to-sfx',
-    fields: {
-      prompt: { type: 'string', required: true },
-      duration: { type: 'number' },
-      audio_format: { type: 'string' },
-    },
+    fields: { prompt: { ...TEXT, required: true }, duration: { type: 'number' }, audio_format: TEXT },
     result: 'audio',
+    format: 'audio_format',
     maxRunMs: TEN_MINUTES_MS,
     // Billed by the second: its length is never the provider's to choose.
     defaults: { duration: '8', audio_format: 'aac' },
   },
   'video-to-sfx': {
     path: '/v1/video-to-sfx',
-    fields: {
-      ...VIDEO,
-      prompt: { type: 'string' },
-      segments: { type: 'json' },
-      audio_format: { type: 'string' },
-    },
+    fields: { ...VIDEO, prompt: TEXT, segments: LIST, audio_format: TEXT },
     oneOf: VIDEO_OR_URL,
     result: 'audio',
+    format: 'audio_format',
     maxRunMs: TEN_MINUTES_MS,
     defaults: { audio_format: 'aac' },
+  },
+  'video-to-video-music': {
+    path: '/v1/video-to-video-music',
+    fields: {
+      ...VIDEO,
+      prompt: TEXT,
+      segments: LIST,
+      keep_original_sound: FLAG,
+      ...MIX_FIELDS,
+      prompt_influence: { type: 'number' },
+      variants_num: COUNT,
+    },
+    oneOf: VIDEO_OR_URL,
+    result: 'video',
+    maxRunMs: TEN_MINUTES_MS,
+    defaults: { keep_original_sound: 'false', ...MIX_DEFAULTS, prompt_influence: '0.5', variants_num: '1' },
+  },
+  'video-to-video-sfx': {
+    path: '/v1/video-to-video-sfx',
+    fields: { ...VIDEO, prompt: TEXT, segments: LIST },
+    oneOf: VIDEO_OR_URL,
+    result: 'video',
+    maxRunMs: TEN_MINUTES_MS,
+    defaults: {},
+  },
+  'video-to-sound': {
+    path: '/v1/video-to-sound',
+    fields: { ...VIDEO, ...SOUND_FIELDS, output_format: TEXT },
+    oneOf: VIDEO_OR_URL,
+    result: 'output',
+    format: 'output_format',
+    maxRunMs: TEN_MINUTES_MS,
+    defaults: { ...MIX_DEFAULTS, output_format: 'wav', variants_num: '1' },
+  },
+  'video-to-video-sound': {
+    path: '/v1/video-to-video-sound',
+    fields: { ...VIDEO, ...SOUND_FIELDS, keep_original_sound: FLAG },
+    oneOf: VIDEO_OR_URL,
+    result: 'output',
+    maxRunMs: TEN_MINUTES_MS,
+    defaults: { ...MIX_DEFAULTS, keep_original_sound: 'false', variants_num: '1' },
+  },
+  'audio-ducking': {
+    path: '/v1/audio-ducking',
+    fields: { voice_file: FILE, voice_url: LINK, music_file: FILE, music_url: LINK },
+    oneOf: [
+      ['voice_file', 'voice_url'],
+      ['music_file', 'music_url'],
+    ],
+    result: 'output',
+    maxRunMs: TEN_MINUTES_MS,
+    defaults: {},
+  },
+  dubbing: {
+    path: '/v1/dubbing',
+    // Billed by the language: the provider's own choice of three is nobody's.
+    fields: {
+      ...VIDEO,
+      languages: { ...LIST, required: true },
+      ducking: FLAG,
+      lipsync: FLAG,
+      export_srt: FLAG,
+    },
+    oneOf: VIDEO_OR_URL,
+    result: 'languages',
+    maxRunMs: 120 * MINUTE_MS,
+    defaults: { ducking: 'false', lipsync: 'true', export_srt: 'false' },
+  },
+  'video-analysis': {
+    path: '/v1/video-analysis',
+    fields: { ...VIDEO, prompt: TEXT, variants_num: COUNT, mode: TEXT },
+    oneOf: VIDEO_OR_URL,
+    result: 'analysis',
+    maxRunMs: TEN_MINUTES_MS,
+    defaults: { variants_num: '1', mode: 'both' },
   },
 };
 

@@ -76,25 +76,37 @@ export interface SubmissionOutcome extends Outcome {
 
 export interface TaskRead {
   readonly taskId: string;
+  readonly operation: string;
+  /** As they were sent; empty where the task is followed for its money alone. */
+  readonly fields: EncodedFields;
   readonly apiKey: string;
   readonly timeoutMs: number;
 }
 
 /** One file of a finished task. `url` is temporary, on another host, and never gets the key. */
 export interface ResultFile {
+  /** 0 to 9,999, its own among the files of its task, and the same in each reading. */
   readonly index: number;
-  readonly kind: 'audio';
+  readonly kind: 'audio' | 'video';
+  /** Of several that were ordered at once, which; from 0. */
+  readonly variant: number;
+  /** What was ordered has none; what comes with it (`drums`), or stands beside others (`es`), does. */
+  readonly label: string | null;
   readonly url: string;
   readonly contentType: string | null;
   /** Exact length, where the provider states one. */
   readonly bytes: number | null;
 }
 
+export type ResultDocument = Readonly<Record<string, unknown>>;
+
 export type TaskReading =
   | { readonly kind: 'processing' }
   | {
       readonly kind: 'succeeded';
       readonly files: readonly ResultFile[];
+      /** A result that is no file, as JSON that a database can hold; null where there is none. */
+      readonly document: ResultDocument | null;
       readonly warnings: readonly string[];
     }
   | { readonly kind: 'failed'; readonly errorCode: string | null; readonly refunded: boolean | null }

@@ -18,7 +18,7 @@ export async function claimLooks(ctx: PollContext, limit: number): Promise<DueLo
 
 /** Looks once at a claimed task and writes down what it learns. */
 export async function followTask(ctx: PollContext, task: DueLook): Promise<void> {
-  const reading = await readTask(ctx, task);
+  const reading = await readTask(ctx, { ...task, fields: {} });
   if (reading.kind === 'unreadable') {
     const { reason, httpStatus, errorCode } = reading;
     ctx.emit('task:unreadable', { requestId: task.requestId, reason, httpStatus, errorCode });

@@ -44,13 +44,17 @@ export async function handOff(
     ctx.emit('asset:stored', { requestId, index: file.index, bytes: stored.bytes });
     if (stored.warning !== undefined) warnings.push(stored.warning);
     const { location, bytes, sha256, contentType } = stored;
-    assets.push({ index: file.index, kind: file.kind, contentType, bytes, sha256, location, stored: true });
+    assets.push({ ...placeOf(file), contentType, bytes, sha256, location, stored: true });
   }
   return { done: true, assets, warnings };
 }
 
 /** Without storage the provider's temporary URL is the result, and its column is the only place for it. */
 function linked(file: ResultFile): NewAsset {
-  const { index, kind, contentType, bytes, url } = file;
-  return { index, kind, contentType, bytes, sha256: null, location: url, stored: false };
+  const { contentType, bytes, url } = file;
+  return { ...placeOf(file), contentType, bytes, sha256: null, location: url, stored: false };
+}
+
+function placeOf({ index, kind, variant, label }: ResultFile) {
+  return { index, kind, variant, label };
 }

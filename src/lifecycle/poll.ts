@@ -1,10 +1,11 @@
+import { deliveryWarnings, runLimitMs } from '../core/delivery.ts';
 import {
   nextPollDelayMs,
   nextRefundLookMs,
   type PollSettings,
   REFUND_WATCH_MS,
 } from '../core/poll-schedule.ts';
-import type { ResultFile, TaskReading } from '../core/provider.ts';
+import type { TaskReading } from '../core/provider.ts';
 import {
   claimDueTasks,
   countEmptyRead,
@@ -67,13 +68,15 @@ async function applyReading(ctx: PollContext, task: DueTask, reading: TaskReadin
   switch (reading.kind) {
     case 'processing':
       await reschedule(ctx, task, 0, null, null);
-      if (task.ageMs > ctx.maxRunMsOf(task.operation)) await raise(ctx, task, 'overdue');
+      if (task.ageMs > runLimitMs(task.operation, task.fields, ctx.maxRunMsOf(task.operation))) {
+        await raise(ctx, task, 'overdue');
+      }
       return;
     case 'failed':
       await applyFailure(ctx, task, reading.refunded);
       return;
     case 'succeeded':
-      await applySuccess(ctx, task, reading.files, reading.warnings);
+      await applySuccess(ctx, task, reading);
       return;
     case 'unreadable':
       ctx.emit('task:unreadable', {
@@ -100,9 +103,9 @@ async function applyFailure(ctx: PollContext, task: DueTask, refunded: boolean |
 async function applySuccess(
   ctx: PollContext,
   task: DueTask,
-  files: readonly ResultFile[],
-  warnings: readonly string[],
+  { files, document, warnings }: Extract<TaskReading, { kind: 'succeeded' }>,
 ): Promise<void> {
+  const isEmpty = files.length === 0 && document === null;
   // The slot is free from here on, however long the files take.
   const mine = await whileAccepted(ctx, task, async (tx) => {
     await freeSlot(tx, task);
@@ -110,7 +113,7 @@ async function applySuccess(
   });
   if (!mine) return;
   if (
-    files.length === 0 &&
+    isEmpty &&
     (await ctx.database.retryingTransaction((tx) => countEmptyRead(tx, task.id))) < EMPTY_READS
   ) {
     await tryLater(ctx, task, null, null);
@@ -122,10 +125,12 @@ async function applySuccess(
     else await tryLater(ctx, task, null, null);
     return;
   }
-  const status = files.length === 0 ? 'empty' : ctx.storage === null ? 'linked' : 'stored';
+  const status = isEmpty ? 'empty' : files.length > 0 && ctx.storage === null ? 'linked' : 'stored';
+  const differences = deliveryWarnings(task.operation, task.fields, delivered.assets);
+  const told = [...new Set([...warnings, ...differences, ...delivered.warnings])];
   const applied = await whileAccepted(ctx, task, async (tx) => {
     await insertAssets(tx, task.id, delivered.assets);
-    await succeedRequest(tx, task.id, status, [...new Set([...warnings, ...delivered.warnings])]);
+    await succeedRequest(tx, task.id, { status, document, warnings: told });
   });
   if (applied) ctx.emit('task:finished', { requestId: task.id, to: 'succeeded', files: files.length });
 }

@@ -1,4 +1,4 @@
-import type { Provider, TaskReading } from '../core/provider.ts';
+import type { Provider, TaskRead, TaskReading } from '../core/provider.ts';
 import { withDeadline } from './pause.ts';
 
 export interface ReadContext {
@@ -12,14 +12,18 @@ const READ_MARGIN_MS = 2_000;
 /** One look at a task. Never rejects; what told nothing is `unreadable`. */
 export async function readTask(
   ctx: ReadContext,
-  task: { readonly provider: string; readonly account: string; readonly taskId: string },
+  task: Pick<TaskRead, 'taskId' | 'operation' | 'fields'> & {
+    readonly provider: string;
+    readonly account: string;
+  },
 ): Promise<TaskReading> {
   const provider = ctx.providerNamed(task.provider);
   if (provider === undefined) return unreadable('unknown_provider');
   try {
     const read = async (): Promise<TaskReading> => {
       const apiKey = await ctx.apiKeyOf(task.account);
-      return provider.readTask({ taskId: task.taskId, apiKey, timeoutMs: ctx.readTimeoutMs });
+      const { taskId, operation, fields } = task;
+      return provider.readTask({ taskId, operation, fields, apiKey, timeoutMs: ctx.readTimeoutMs });
     };
     // A key or a provider of the app's own may never come back; one hung task must not hold its place for ever.
     return await withDeadline(read(), ctx.readTimeoutMs + READ_MARGIN_MS, unreadable('provider_silent'));

@@ -1,3 +1,5 @@
+import type { EncodedFields } from '../core/operations.ts';
+import type { ResultDocument } from '../core/provider.ts';
 import { END_ATTENTION } from './attention.ts';
 import { rows, type Sql } from './database.ts';
 
@@ -9,6 +11,7 @@ export interface DueTask {
   readonly operation: string;
   readonly provider: string;
   readonly taskId: string;
+  readonly fields: EncodedFields;
   readonly state: 'accepted' | 'failed';
   readonly ageMs: number;
   /** Since it failed; null while it is accepted. */
@@ -35,7 +38,7 @@ from (
   for no key update skip locked
 ) due, onetake.accounts a
 where r.id = due.id and a.name = r.account
-returning r.id, r.account, r.operation, a.provider, r.provider_task_id as "taskId", r.state,
+returning r.id, r.account, r.operation, a.provider, r.provider_task_id as "taskId", r.fields, r.state,
   extract(epoch from now() - coalesce(r.accepted_at, r.created_at)) * 1000::float8 as "ageMs",
   extract(epoch from now() - r.settled_at) * 1000::float8 as "sinceFailureMs",
   r.poll_errors as "pollErrors", coalesce(r.refund_watch_until <= now(), false) as "refundWatchIsOver"`,
@@ -141,6 +144,8 @@ where id = $1`,
 export interface NewAsset {
   readonly index: number;
   readonly kind: string;
+  readonly variant: number;
+  readonly label: string | null;
   readonly contentType: string | null;
   readonly bytes: number | null;
   readonly sha256: string | null;
@@ -151,11 +156,12 @@ export interface NewAsset {
 /** Recorded before the request says `succeeded`; again harmless. */
 export async function insertAssets(tx: Sql, requestId: string, assets: readonly NewAsset[]): Promise<void> {
   await tx.executeSql(
-    `insert into onetake.assets (request_id, index, kind, content_type, bytes, sha256, location, stored_at)
-select $1, t.index, t.kind, t.content_type, t.bytes, t.sha256, t.location,
+    `insert into onetake.assets (request_id, index, kind, variant, label, content_type, bytes, sha256, location,
+  stored_at)
+select $1, t.index, t.kind, t.variant, t.label, t.content_type, t.bytes, t.sha256, t.location,
   case when t.stored then clock_timestamp() end
-from jsonb_to_recordset($2::jsonb) as t (index integer, kind text, content_type text, bytes bigint, sha256 text,
-  location text, stored boolean)
+from jsonb_to_recordset($2::jsonb) as t (index integer, kind text, variant integer, label text, content_type text, bytes bigint,
+  sha256 text, location text, stored boolean)
 on conflict (request_id, index) do nothing`,
     [
       requestId,
@@ -167,19 +173,22 @@ on conflict (request_id, index) do nothing`,
 export async function succeedRequest(
   tx: Sql,
   id: string,
-  resultStatus: 'stored' | 'linked' | 'empty',
-  warnings: readonly string[],
+  result: {
+    readonly status: 'stored' | 'linked' | 'empty';
+    readonly document: ResultDocument | null;
+    readonly warnings: readonly string[];
+  },
 ): Promise<void> {
   await tx.executeSql(
     `update onetake.generation_requests
 set state = 'succeeded', result_status = $2, settled_at = clock_timestamp(), next_poll_at = null, poll_errors = 0,
-  warnings = $3::text[], charge = onetake.charge_of(id),
+  poll_trouble = null, warnings = $3::text[], document = $4::jsonb, charge = onetake.charge_of(id),
   attention = coalesce(onetake.lasting_attention(attention), case when $2 = 'empty' then 'result_empty' end),
   attention_since = case
     when onetake.lasting_attention(attention) is not null then attention_since
     when $2 = 'empty' then clock_timestamp()
   end
 where id = $1`,
-    [id, resultStatus, warnings],
+    [id, result.status, result.warnings, result.document === null ? null : JSON.stringify(result.document)],
   );
 }

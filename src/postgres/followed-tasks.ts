@@ -12,6 +12,7 @@ export interface DueLook {
   readonly requestId: string;
   readonly taskId: string;
   readonly account: string;
+  readonly operation: string;
   readonly provider: string;
   /** Since its POST. */
   readonly ageMs: number;
@@ -31,7 +32,7 @@ export async function claimDueLooks(tx: Sql, limit: number, leaseMs: number): Pr
     `update onetake.followed_tasks f
 set next_look_at = case when x.is_over then null else now() + $2 * interval '1 ms' end
 from (
-  select d.request_id, d.provider_task_id, a.started_at, c.provider,
+  select d.request_id, d.provider_task_id, a.started_at, r.operation, c.provider,
     d.follow_until <= now() or d.provider_task_id is not distinct from r.provider_task_id as is_over
   from (
     select request_id, provider_task_id, attempt_id, account, follow_until from onetake.followed_tasks
@@ -45,7 +46,7 @@ from (
   join onetake.accounts c on c.name = d.account
 ) x
 where f.request_id = x.request_id and f.provider_task_id = x.provider_task_id
-returning f.request_id as "requestId", f.provider_task_id as "taskId", f.account, x.provider,
+returning f.request_id as "requestId", f.provider_task_id as "taskId", f.account, x.operation, x.provider,
   (extract(epoch from now() - x.started_at) * 1000)::float8 as "ageMs",
   (extract(epoch from now() - f.finished_at) * 1000)::float8 as "sinceFailureMs", f.look_errors as errors,
   x.is_over as "isOver"`,

@@ -1,4 +1,5 @@
 import type { RequestState } from '../core/generation-request.ts';
+import type { ResultDocument } from '../core/provider.ts';
 import { firstRow, rows, type Sql } from './database.ts';
 
 // What people and apps see: reads only, of the views where there is one.
@@ -42,6 +43,10 @@ export interface AttemptRow {
 export interface FileRow {
   readonly index: number;
   readonly kind: string;
+  /** Of several that were ordered at once, which; from 0. */
+  readonly variant: number;
+  /** Null: what was ordered. Else what came with it, such as `drums`, or the language of a dubbing. */
+  readonly label: string | null;
   readonly contentType: string | null;
   readonly bytes: number | null;
   readonly sha256: string | null;
@@ -97,11 +102,21 @@ from onetake.submission_attempts where request_id = $1 order by attempt`,
 export async function listFiles(sql: Sql, requestId: string): Promise<FileRow[]> {
   return rows(
     sql,
-    `select index, kind, content_type as "contentType", bytes::float8 as bytes, sha256, location,
+    `select index, kind, variant, label, content_type as "contentType", bytes::float8 as bytes, sha256, location,
   stored_at as "storedAt"
 from onetake.assets where request_id = $1 order by index`,
     [requestId],
   );
+}
+
+/** A result that is no file; null where there is none. */
+export async function readDocument(sql: Sql, requestId: string): Promise<ResultDocument | null> {
+  const row = await firstRow<{ document: ResultDocument | null }>(
+    sql,
+    'select document from onetake.generation_requests where id = $1',
+    [requestId],
+  );
+  return row?.document ?? null;
 }
 
 /** Ids that begin with `prefix` (hexadecimal digits and dashes), at most two: enough to say "ambiguous". */

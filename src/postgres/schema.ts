@@ -111,6 +111,29 @@ export const accountHolds = onetake.table(
   ],
 );
 
+/**
+ * Accounts whose tasks can't be read just now: at most one read at a time until one tells something. A table of its
+ * own, so that polling never touches the row that admission locks.
+ */
+export const readPauses = onetake.table(
+  'read_pauses',
+  {
+    account: text('account').primaryKey(),
+    since: instant('since').notNull(),
+    pausedUntil: instant('paused_until').notNull(),
+    // In a row, those before the pause included.
+    failures: integer('failures').notNull(),
+    reason: text('reason').notNull(),
+  },
+  (table) => [
+    foreignKey({
+      name: 'read_pauses_account_fk',
+      columns: [table.account],
+      foreignColumns: [accounts.name],
+    }),
+  ],
+);
+
 export const generationRequests = onetake.table(
   'generation_requests',
   {
@@ -137,6 +160,8 @@ export const generationRequests = onetake.table(
     // Both the schedule and, while a poller is at it, its lease.
     nextPollAt: instant('next_poll_at'),
     pollErrors: integer('poll_errors').notNull().default(0),
+    // What the last of them was: a code of ours, the provider's or the transport's.
+    pollTrouble: text('poll_trouble'),
     // Reads that said `succeeded` and named no file.
     emptyReads: integer('empty_reads').notNull().default(0),
     providerFinishedAt: instant('provider_finished_at'),
@@ -148,6 +173,8 @@ export const generationRequests = onetake.table(
     refunded: boolean('refunded'),
     refundWatchUntil: instant('refund_watch_until'),
     warnings: text('warnings').array().notNull().default(sql`'{}'`),
+    // A result that is no file. Customer data.
+    document: jsonb('document'),
     // A job must be sent for this row; set by SQL functions, which can't send, and by a failed send.
     jobDue: boolean('job_due').notNull().default(false),
     // It has ended, and the app's consumer has not been sent a job about it yet; set by a trigger.
@@ -519,6 +546,10 @@ export const assets = onetake.table(
     requestId: uuid('request_id').notNull(),
     index: integer('index').notNull(),
     kind: text('kind').notNull(),
+    // Of several that were ordered at once, which.
+    variant: integer('variant').notNull().default(0),
+    // Null: what was ordered. Else what came with it (`drums`), or the language of a dubbing.
+    label: text('label'),
     contentType: text('content_type'),
     bytes: bigint('bytes', { mode: 'number' }),
     sha256: text('sha256'),

@@ -121,6 +121,21 @@ export class JobQueue {
     );
   }
 
+  /** A queue for each operation of each account; what is there already costs nothing but one look at all. */
+  async ensureQueues(
+    accounts: readonly string[],
+    operations: readonly string[],
+    via: Executor = this.#options.executor,
+  ): Promise<void> {
+    const { rows } = await via.executeSql(`select name from ${QUEUE_SCHEMA}.queue`);
+    const known = new Set((rows as { name: string }[]).map(({ name }) => name));
+    for (const account of accounts) {
+      for (const operation of operations) {
+        if (!known.has(queueName(account, operation))) await this.ensureQueue(account, operation, via);
+      }
+    }
+  }
+
   /**
    * Sends the request's job inside the caller's transaction. False: a job for it is there already, which is
    * as good. Throws when the queue is missing, with the transaction still usable.

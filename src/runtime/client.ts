@@ -5,6 +5,7 @@ import type { BreakerOverride } from '../core/circuit-breaker.ts';
 import { OnetakeError, type OnetakeErrorCode } from '../core/errors.ts';
 import { isTerminal, type RequestState } from '../core/generation-request.ts';
 import { OPERATION_NAMES, operationNamed } from '../core/operations.ts';
+import type { ResultDocument } from '../core/provider.ts';
 import { type EnqueueResult, enqueue } from '../lifecycle/enqueue.ts';
 import { type EnqueueManyResult, enqueueMany } from '../lifecycle/enqueue-many.ts';
 import { type AccountOverview, listAccounts } from '../postgres/account-holds.ts';
@@ -44,6 +45,7 @@ import {
   listRequests,
   type RequestFilter,
   type RequestRow,
+  readDocument,
 } from '../postgres/request-overview.ts';
 import { requireSchema } from '../postgres/schema-version.ts';
 import { JobQueue } from '../queue/boss.ts';
@@ -90,6 +92,8 @@ export interface RequestDetails extends RequestRow {
   /** Tasks that were accepted beside `providerTaskId`, and paid for unless refunded. */
   readonly otherTasks: readonly UnclaimedTask[];
   readonly files: readonly FileRow[];
+  /** A result that is no file: what `video-analysis` found. Null where there is none. */
+  readonly document: ResultDocument | null;
 }
 
 export type ResolveInput = { readonly id: string; readonly actor: string; readonly reason: string } & (
@@ -255,12 +259,13 @@ export function createClient(options: ClientOptions): Client {
     const id = await resolveId(given);
     const request = id === undefined ? undefined : await findRequest(database, id);
     if (request === undefined) return undefined;
-    const [attempts, otherTasks, files] = await Promise.all([
+    const [attempts, otherTasks, files, document] = await Promise.all([
       listAttempts(database, request.id),
       listUnclaimedTasks(database, request.id),
       listFiles(database, request.id),
+      readDocument(database, request.id),
     ]);
-    return { ...request, attempts, otherTasks, files };
+    return { ...request, attempts, otherTasks, files, document };
   };
 
   const enqueueOn = async <Result>(

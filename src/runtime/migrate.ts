@@ -60,9 +60,7 @@ async function migrateUnderLock(client: pg.Client, config: ResolvedConfig): Prom
   await queue.migrate();
   try {
     await new NoticeQueue(queue).ensure();
-    for (const account of Object.keys(config.accounts)) {
-      for (const operation of OPERATION_NAMES) await queue.ensureQueue(account, operation);
-    }
+    await queue.ensureQueues(Object.keys(config.accounts), OPERATION_NAMES);
   } finally {
     await queue.stop();
   }

@@ -52,8 +52,10 @@ function readLimit(section: Section, limit: FieldLimit): LimitSetting {
       return {
         maxBytes: number('maxBytes', limit.maxBytes),
         maxSeconds: number('maxSeconds', limit.maxSeconds),
-        containers: readTexts(section, 'containers', limit.containers),
-        codecs: readTexts(section, 'codecs', limit.codecs),
+        ...(limit.containers === undefined
+          ? {}
+          : { containers: readTexts(section, 'containers', limit.containers) }),
+        ...(limit.codecs === undefined ? {} : { codecs: readTexts(section, 'codecs', limit.codecs) }),
       };
     case 'segments':
       return {

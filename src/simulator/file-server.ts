@@ -120,7 +120,7 @@ async function sendFile(
   const { start, end } = range ?? { start: 0, end: audio.byteLength };
   const leave = departureOf(response);
   response.writeHead(range === undefined ? 200 : 206, {
-    'content-type': 'audio/wav',
+    'content-type': audio.contentType,
     'content-length': end - start,
     'accept-ranges': 'bytes',
     'x-simulator-note': ALWAYS_WAV,

@@ -12,24 +12,27 @@ export interface Order {
   /** The format asked for; what comes is always WAV. */
   readonly format: string;
   readonly stems: boolean;
+  /** Of a dubbing; it is paid for by the language. */
+  readonly languages: readonly string[];
   /** The video or the voice, as a digest or a URL: a part of what the sound is composed from. */
   readonly source: string;
 }
 
-type Values = Readonly<Record<string, string | number | boolean | readonly Segment[]>>;
+type Value = string | number | boolean | readonly Segment[] | readonly string[];
+type Values = Readonly<Record<string, Value>>;
 
 /** The music's length when neither field, segments nor prompt say one. */
 const INFERRED_MUSIC_SECONDS = 90;
 const DEFAULT_EFFECT_SECONDS = 8;
 /** No video is decoded here, so every one is taken to be so long. */
-const ASSUMED_SOURCE_SECONDS = 30;
+const ASSUMED_SOURCE_SECONDS = 10;
 /** Options that a stream can't carry. */
 const TASK_ONLY = ['stems', 'preserve_speech', 'isolate_vocals', 'ducking'];
 
 /** The order, or the provider's refusal. Nothing is charged for a refusal. */
 export function checkForm(operation: SimulatedOperation, form: Form): Order | Answer {
   const errors: FieldError[] = [];
-  const values: Record<string, string | number | boolean | readonly Segment[]> = {};
+  const values: Record<string, Value> = {};
   for (const [name, rule] of Object.entries(operation.fields)) {
     const value = readField(name, rule, form, errors);
     if (value !== undefined) values[name] = value;
@@ -54,16 +57,12 @@ export function checkForm(operation: SimulatedOperation, form: Form): Order | An
     variants,
     format,
     stems: values['stems'] === true,
+    languages: (values['languages'] as readonly string[] | undefined) ?? [],
     source: sources.join('\n'),
   };
 }
 
-function readField(
-  name: string,
-  rule: FieldRule,
-  form: Form,
-  errors: FieldError[],
-): string | number | boolean | readonly Segment[] | undefined {
+function readField(name: string, rule: FieldRule, form: Form, errors: FieldError[]): Value | undefined {
   const text = textOf(form, name);
   const refuse = (msg: string, type: string) => {
     errors.push({ loc: ['body', name], msg, type });
@@ -71,7 +70,7 @@ function readField(
   };
   if (text === undefined || (text === '' && rule.kind !== 'text')) {
     if (rule.kind === 'text' && rule.required === true) return refuse('Field required', 'missing');
-    return rule.kind === 'choice' ? rule.default : undefined;
+    return rule.kind === 'choice' || rule.kind === 'languages' ? rule.default : undefined;
   }
   switch (rule.kind) {
     case 'text':
@@ -103,12 +102,25 @@ function readField(
     case 'boolean':
       if (!/^(true|false|1|0)$/i.test(text)) return refuse('Input should be a valid boolean', 'bool_parsing');
       return /^(true|1)$/i.test(text);
+    case 'languages':
+      return readLanguages(text) ?? refuse('languages must be a JSON array of language codes', 'value_error');
     case 'segments': {
       const total = textOf(form, 'duration');
       const seconds = total !== undefined && /^\d+$/.test(total) ? Number(total) : undefined;
       const segments = readSegments(text, rule.shape, seconds);
       return typeof segments === 'string' ? refuse(segments, 'value_error') : segments;
     }
+  }
+}
+
+function readLanguages(text: string): readonly string[] | undefined {
+  try {
+    const languages: unknown = JSON.parse(text);
+    const isList = Array.isArray(languages) && languages.length >= 1 && languages.length <= 20;
+    const isCode = (one: unknown) => typeof one === 'string' && /^[a-z]{2,3}(_[a-z]{2,4})?$/.test(one);
+    return isList && languages.every(isCode) ? [...new Set(languages as string[])] : undefined;
+  } catch {
+    return undefined;
   }
 }
 

@@ -1,6 +1,6 @@
 import type { Account, Generation } from './accounts.ts';
 import { type Answer, json } from './answers.ts';
-import type { AudioFile } from './audio/audio-file.ts';
+import type { AudioContainer, AudioFile } from './audio/audio-file.ts';
 import type { Order } from './form-rules.ts';
 import type { SimulatedOperation } from './operations.ts';
 
@@ -21,6 +21,9 @@ export interface Task extends Generation {
 export interface TaskFile {
   /** The last part of its path, unique within the task. */
   readonly name: string;
+  readonly variant: number;
+  /** Of a stem or a language. */
+  readonly label?: string;
   readonly audio: AudioFile;
 }
 
@@ -28,10 +31,11 @@ export type TaskStatus = 'processing' | 'succeeded' | 'failed';
 
 const DOLLARS_PER_SECOND = 0.002;
 /** Sent with every result, since an official client may have ordered another format. */
-export const ALWAYS_WAV = 'simulated audio, always WAV whatever format was ordered';
+export const ALWAYS_WAV = 'simulated: always WAV, or MP4 with sound alone for a video, whatever was ordered';
 
 export function costOf(order: Order): number {
-  return Math.round(order.durationSeconds * order.variants * DOLLARS_PER_SECOND * 10_000) / 10_000;
+  const times = Math.max(order.variants, order.languages.length);
+  return Math.round(order.durationSeconds * times * DOLLARS_PER_SECOND * 10_000) / 10_000;
 }
 
 export function statusOf(task: Task, now: number): TaskStatus {
@@ -58,37 +62,119 @@ export function describeTask(task: Task, now: number, sign: (task: Task, file: T
     return json(200, { ...common, error: { code: task.failure, message }, refunded });
   }
   const note = { simulator_note: `${ALWAYS_WAV} (${order.format})` };
-  return json(200, { ...common, ...note, ...resultOf(task, (file) => sign(task, file)) });
+  return json(200, {
+    ...common,
+    ...(task.files.length > 0 ? note : {}),
+    ...resultOf(task, (file) => sign(task, file)),
+  });
+}
+
+const STEMS = ['drums', 'bass', 'vocals', 'other'];
+
+/** What a task of this order delivers, each with what it is composed from. */
+export function filesOf(
+  { result }: SimulatedOperation,
+  order: Order,
+  open: (part: string | number, container: AudioContainer) => AudioFile,
+): readonly TaskFile[] {
+  if (result === 'analysis') return [];
+  if (result === 'languages') {
+    return order.languages.map((label) => ({
+      name: `${label}.mp4`,
+      variant: 0,
+      label,
+      audio: open(label, 'mp4'),
+    }));
+  }
+  const container = result === 'video' || result === 'film' ? 'mp4' : 'wav';
+  const variants = Array.from({ length: order.variants }, (_, variant) => variant);
+  const main = variants.map((variant) => ({
+    name: `${variant}.${container}`,
+    variant,
+    audio: open(variant, container),
+  }));
+  if (!order.stems) return main;
+  const stems = variants.flatMap((variant) =>
+    STEMS.map((label) => ({
+      name: `${variant}-${label}.wav`,
+      variant,
+      label,
+      audio: open(`${variant} ${label}`, 'wav'),
+    })),
+  );
+  return [...main, ...stems];
 }
 
 function resultOf(task: Task, urlOf: (file: TaskFile) => string): object {
-  const media = task.files.map((file, index) => ({
-    stream_index: index,
+  const { result } = task.operation;
+  const main = task.files.filter(({ label }) => label === undefined);
+  const media = main.map((file) => ({
+    stream_index: file.variant,
     url: urlOf(file),
-    content_type: 'audio/wav',
+    content_type: file.audio.contentType,
     file_size: file.audio.byteLength,
     sample_rate: file.audio.sampleRate,
     channels: 1,
   }));
   const [first] = media;
-  if (task.operation.result === 'music') {
-    return {
-      audio: media,
-      title: titleOf(task.order.prompt),
-      ...(task.order.stems ? { stems_error: 'Stem separation is not simulated' } : {}),
-    };
+  const one = { url: first?.url, content_type: first?.content_type, file_size: first?.file_size };
+  switch (result) {
+    case 'music':
+      return {
+        audio: media,
+        title: titleOf(task.order.prompt),
+        ...(task.order.stems ? { stems: stemsOf(task, urlOf) } : {}),
+      };
+    case 'effect':
+      return { audio: one };
+    case 'video':
+      return media.length === 1 ? { video: one } : { video: one, videos: media };
+    case 'languages':
+      return { outputs: Object.fromEntries(task.files.map((file) => [file.label, urlOf(file)])) };
+    case 'analysis':
+      return analysisOf(task);
+    case 'sound':
+    case 'film':
+      return {
+        output_url: one.url,
+        output_type: result === 'film' ? 'video' : 'audio',
+        output_bytes: one.file_size,
+        content_type: one.content_type,
+        ...(media.length > 1
+          ? {
+              outputs: media.map(({ stream_index, url }) => ({
+                variant_index: stream_index,
+                output_url: url,
+              })),
+            }
+          : {}),
+      };
   }
-  if (task.operation.result === 'effect') {
-    return { audio: { url: first?.url, content_type: first?.content_type, file_size: first?.file_size } };
-  }
+}
+
+function stemsOf(task: Task, urlOf: (file: TaskFile) => string): readonly object[] {
+  return Array.from({ length: task.order.variants }, (_, variant) => ({
+    stream_index: variant,
+    ...Object.fromEntries(
+      task.files
+        .filter((file) => file.label !== undefined && file.variant === variant)
+        .map((file) => [file.label, urlOf(file)]),
+    ),
+  }));
+}
+
+function analysisOf({ order }: Task): object {
+  const halves = [0, order.durationSeconds / 2];
   return {
-    output_url: first?.url,
-    output_type: 'audio',
-    output_bytes: first?.file_size,
-    content_type: first?.content_type,
-    ...(media.length > 1
-      ? { outputs: media.map(({ stream_index, url }) => ({ variant_index: stream_index, output_url: url })) }
-      : {}),
+    segments: halves.map((start) => ({
+      start,
+      end: start + order.durationSeconds / 2,
+      prompt: 'A quiet scene.',
+    })),
+    variations: Array.from({ length: order.variants }, (_, variant) => ({
+      variant_index: variant,
+      prompt: `${titleOf(order.prompt).title}, in ${variant + 1} of ${order.variants} ways.`,
+    })),
   };
 }
 

@@ -8,7 +8,7 @@ import type { MagicPrompt } from './magic-prompt.ts';
 import type { SimulatedOperation } from './operations.ts';
 import type { SimulatorSettings } from './options.ts';
 import { type Fault, Script, type ScriptRule } from './script.ts';
-import { costOf, type Task } from './tasks.ts';
+import { costOf, filesOf, type Task } from './tasks.ts';
 
 /** Scores and chunks depend on their seed alone, so they outlive a reset. */
 const renderer = new AudioRenderer();
@@ -65,10 +65,9 @@ export class World {
       order,
       cost,
       endsAt: now + runTimeMs,
-      files: Array.from({ length: order.variants }, (_, variant) => ({
-        name: `${variant}.wav`,
-        audio: renderer.open([...seed, variant].join('\n'), order.durationSeconds),
-      })),
+      files: filesOf(operation, order, (part, container) =>
+        renderer.open([...seed, part].join('\n'), order.durationSeconds, container),
+      ),
       ...(magic?.failure === undefined ? {} : { failure: magic.failure }),
       ...(magic?.failure === undefined || order.stream
         ? {}

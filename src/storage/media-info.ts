@@ -61,9 +61,20 @@ async function load() {
   }
 }
 
+/** Of those that are known by another name. */
+const SOUND_CONTAINERS: Readonly<Record<string, string>> = {
+  wave: 'wav',
+  'mpeg audio': 'mp3',
+  adts: 'aac',
+};
+
 /** By what the file says, not by its name. */
 function containerOf(format: string | undefined, brand: string | undefined): string | null {
-  if (format !== 'MPEG-4') return format?.toLowerCase() ?? null;
+  if (format !== 'MPEG-4') {
+    const name = format?.toLowerCase() ?? null;
+    return name === null ? null : (SOUND_CONTAINERS[name] ?? name);
+  }
   if (brand?.startsWith('qt') === true) return 'mov';
+  if (brand?.startsWith('M4A') === true) return 'm4a';
   return brand?.startsWith('M4V') === true ? 'm4v' : 'mp4';
 }

@@ -30,6 +30,15 @@ test.each<[Partial<MediaFacts>, string[]]>([
   expect(problems.map(({ code, field }) => [code, field])).toEqual(codes.map((code) => [code, 'video']));
 });
 
+test.each<[Partial<MediaFacts>, string[]]>([
+  [{ container: 'wav', codec: null }, []],
+  [{ container: null, codec: null }, ['media_unreadable']],
+  [{ container: 'wav', codec: null, seconds: 361 }, ['media_too_long']],
+])('of sound with %j it is told: %j', (facts, codes) => {
+  const limit = FIELD_LIMITS['audio-ducking']['voice_file'] as MediaLimit;
+  expect(checkMedia('voice_file', { ...FINE, ...facts }, limit).map(({ code }) => code)).toEqual(codes);
+});
+
 test('without a limit only a file of no bytes is refused', () => {
   expect(checkMedia('video', { ...FINE, codec: null, seconds: 9_999 }, undefined)).toEqual([]);
   expect(checkMedia('video', { ...FINE, bytes: 0 }, undefined)).toMatchObject([{ code: 'media_empty' }]);

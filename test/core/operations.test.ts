@@ -5,6 +5,7 @@ import {
   isOperationName,
   OPERATION_NAMES,
   OPERATIONS,
+  type OperationName,
   operationNamed,
   wireFields,
 } from '../../src/core/operations.ts';
@@ -24,8 +25,21 @@ function refused(fields: unknown, operation = 'text-to-music'): OnetakeError {
 }
 
 describe('operations', () => {
-  test('are four, each with its path', () => {
-    expect(OPERATION_NAMES).toEqual(['text-to-music', 'video-to-music', 'text-to-sfx', 'video-to-sfx']);
+  test('are eleven, each with its path, its result and how long it may run', () => {
+    const minutes = (name: OperationName) => OPERATIONS[name].maxRunMs / 60_000;
+    expect(OPERATION_NAMES.map((name) => [name, OPERATIONS[name].result, minutes(name)])).toEqual([
+      ['text-to-music', 'audio', 10],
+      ['video-to-music', 'audio', 10],
+      ['text-to-sfx', 'audio', 10],
+      ['video-to-sfx', 'audio', 10],
+      ['video-to-video-music', 'video', 10],
+      ['video-to-video-sfx', 'video', 10],
+      ['video-to-sound', 'output', 10],
+      ['video-to-video-sound', 'output', 10],
+      ['audio-ducking', 'output', 10],
+      ['dubbing', 'languages', 120],
+      ['video-analysis', 'analysis', 10],
+    ]);
     for (const name of OPERATION_NAMES) {
       expect(isOperationName(name)).toBe(true);
       expect(operationNamed(name).path).toBe(`/v1/${name}`);
@@ -53,6 +67,35 @@ describe('operations', () => {
   test('ask for eight seconds of sound in aac, by default', () => {
     expect(OPERATIONS['text-to-sfx'].defaults).toEqual({ duration: '8', audio_format: 'aac' });
     expect(OPERATIONS['video-to-sfx'].defaults).toEqual({ audio_format: 'aac' });
+  });
+
+  test('buy one, without extras, of everything else by default, and no language that nobody named', () => {
+    const mix = { preserve_speech: 'false', ducking: 'false', variants_num: '1' };
+    const video = { ...mix, keep_original_sound: 'false' };
+    expect(OPERATIONS['video-to-video-music'].defaults).toEqual({ ...video, prompt_influence: '0.5' });
+    expect(OPERATIONS['video-to-video-sfx'].defaults).toEqual({});
+    expect(OPERATIONS['video-to-sound'].defaults).toEqual({ ...mix, output_format: 'wav' });
+    expect(OPERATIONS['video-to-video-sound'].defaults).toEqual(video);
+    expect(OPERATIONS['audio-ducking'].defaults).toEqual({});
+    expect(OPERATIONS['video-analysis'].defaults).toEqual({ variants_num: '1', mode: 'both' });
+    expect(OPERATIONS.dubbing.defaults).toEqual({ ducking: 'false', lipsync: 'true', export_srt: 'false' });
+    expect(refused({ video_url: 'x' }, 'dubbing')).toMatchObject({
+      problems: [{ code: 'missing', field: 'languages' }],
+    });
+  });
+
+  test('audio-ducking needs a voice and music, each once', () => {
+    expect(refused({ voice_url: 'x' }, 'audio-ducking')).toMatchObject({
+      problems: [{ code: 'missing', field: 'music_url' }],
+    });
+    const both = { voice_url: 'x', voice_file: { file: '/v.wav' }, music_file: { file: '/m.wav' } };
+    expect(refused(both, 'audio-ducking')).toMatchObject({
+      problems: [{ code: 'conflict', field: 'voice_file' }],
+    });
+    expect(encodeFields('audio-ducking', { voice_url: 'x', music_file: { file: '/m.wav' } })).toEqual({
+      voice_url: 'x',
+      music_file: '{"file":"/m.wav"}',
+    });
   });
 
   test.each(['text-to-music', 'text-to-sfx'])('%s needs its prompt and nothing else', (name) => {
@@ -102,7 +145,7 @@ describe('operations', () => {
     expect(refusal(() => operationNamed(name))).toMatchObject({
       code: 'unknown_operation',
       message: `Unknown operation "${name}". Did you mean "text-to-music"?`,
-      hint: 'Known operations: text-to-music, video-to-music, text-to-sfx, video-to-sfx.',
+      hint: expect.stringMatching(/^Known operations: text-to-music, video-to-music, .*, video-analysis\.$/),
     });
   });
 
@@ -292,7 +335,8 @@ describe('wireFields', () => {
   test.each(OPERATION_NAMES)('sends every default of %s that the caller left open', (name) => {
     const { defaults, fields } = OPERATIONS[name];
     expect(wireFields(name, { prompt: 'p' })).toEqual({ ...defaults, prompt: 'p' });
-    expect(defaults['mode']).toBe(name.endsWith('music') ? 'async' : undefined);
+    const streamed = OPERATIONS[name].whenStreamed;
+    expect(defaults['mode'] === 'async').toBe(streamed !== undefined);
     for (const known of Object.keys(defaults).filter((one) => one !== 'mode'))
       expect(fields).toHaveProperty(known);
   });

@@ -36,8 +36,9 @@ function inWords(limit: FieldLimit): string {
       return [
         `${grouped(limit.maxBytes)} bytes`,
         `${limit.maxSeconds} s`,
-        limit.containers.join(', '),
-        limit.codecs.join(', '),
+        ...[limit.containers, limit.codecs]
+          .filter((list) => list !== undefined)
+          .map((list) => list.join(', ')),
       ].join('; ');
     case 'segments':
       return [

@@ -43,8 +43,11 @@ const MOVES: Readonly<Record<string, readonly [RequestState, Move]>> = {
   ],
   rejection: ['submitting', (id) => rejectRequest(sql, id, 'request_refused')],
   failure: ['accepted', (id) => failRequest(sql, id, null, null)],
-  success: ['accepted', (id) => succeedRequest(sql, id, 'linked', [])],
-  'success without a file': ['accepted', (id) => succeedRequest(sql, id, 'empty', [])],
+  success: ['accepted', (id) => succeedRequest(sql, id, { status: 'linked', document: null, warnings: [] })],
+  'success without a file': [
+    'accepted',
+    (id) => succeedRequest(sql, id, { status: 'empty', document: null, warnings: [] }),
+  ],
   expiry: [
     'queued',
     async (id) => {

@@ -52,7 +52,7 @@ describe('migrate', () => {
     });
     expect(await everyRow(database)).toEqual(before);
     expect(await database.query('select name from onetake_queue.queue order by name')).toMatchObject(
-      IN_ORDER.map((name) => ({ name: `submit/default/${name}` })),
+      ['settled', ...IN_ORDER.map((name) => `submit/default/${name}`)].map((name) => ({ name })),
     );
   });
 

@@ -196,7 +196,10 @@ describe('resolveConfig', () => {
         },
       },
       operations: Object.fromEntries(
-        OPERATION_NAMES.map((name) => [name, { ...operation, limits: expect.any(Object) }]),
+        OPERATION_NAMES.map((name) => [
+          name,
+          { ...operation, limits: expect.any(Object), maxRunMs: name === 'dubbing' ? 7_200_000 : 600_000 },
+        ]),
       ),
       worker: { concurrency: 8, rescueIntervalMs: 1_000, spoolDirectory: '.onetake/spool' },
       poller: { intervalMs: 3_000, maxIntervalMs: 30_000, concurrency: 16 },

@@ -226,7 +226,7 @@ describe('a refusal', () => {
     const { get, url, simulator } = await setUp();
     expect((await get('/v1/text-to-music')).status).toBe(405);
     expect((await get('/v1/generations')).status).toBe(404);
-    expect((await fetch(`${url}/v1/dubbing`, { method: 'POST' })).status).toBe(404);
+    expect((await fetch(`${url}/v1/singing`, { method: 'POST' })).status).toBe(404);
     expect(simulator.ledger().totals.posts).toBe(0);
   });
 });

@@ -25,6 +25,8 @@ export interface StorageFixture {
 export const resultFile = (url: string, more: Partial<ResultFile> = {}): ResultFile => ({
   index: 0,
   kind: 'audio',
+  variant: 0,
+  label: null,
   url,
   contentType: 'audio/wav',
   bytes: null,

@@ -68,7 +68,9 @@ function headOf(boundary: string, name: string, container?: string): Buffer {
   const disposition = `--${boundary}\r\nContent-Disposition: form-data; name="${name}"`;
   if (container === undefined) return Buffer.from(`${disposition}\r\n\r\n`);
   const type = CONTENT_TYPES[container] ?? 'application/octet-stream';
-  return Buffer.from(`${disposition}; filename="${name}.${container}"\r\nContent-Type: ${type}\r\n\r\n`);
+  // A container of another name than a file's ending has none.
+  const ending = /^[a-z0-9]{1,8}$/.test(container) ? `.${container}` : '';
+  return Buffer.from(`${disposition}; filename="${name}${ending}"\r\nContent-Type: ${type}\r\n\r\n`);
 }
 
 const CONTENT_TYPES: Readonly<Record<string, string>> = {
@@ -76,4 +78,10 @@ const CONTENT_TYPES: Readonly<Record<string, string>> = {
   m4v: 'video/x-m4v',
   mov: 'video/quicktime',
   webm: 'video/webm',
+  aac: 'audio/aac',
+  flac: 'audio/flac',
+  m4a: 'audio/mp4',
+  mp3: 'audio/mpeg',
+  ogg: 'audio/ogg',
+  wav: 'audio/wav',
 };

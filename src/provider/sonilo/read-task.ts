@@ -47,7 +47,7 @@ function readingOf(reply: Reply, read: TaskRead): TaskReading {
     const code = isJsonObject(body) ? withoutKey(plainCode(body['code']), read.apiKey) : null;
     return { ...unreadable('http_status', reply.status, code), retryAfterMs: retryAfterOf(reply) };
   }
-  if (body !== undefined) return decodeTask(body, read.taskId);
+  if (body !== undefined) return decodeTask(body, read);
   if (reply.bodyEnd === 'too_large') return unreadable('body', 200, 'answer_too_large');
   if (reply.deadline !== null) return unreadable('body', 200, 'read_deadline');
   return unreadable('body', 200, transportErrorCode(reply.error));

@@ -1,8 +1,13 @@
+import { mp4Header } from './mp4.ts';
 import { compose, type Note } from './score.ts';
 import { render, SAMPLE_RATE } from './synthesis.ts';
 
-/** A WAV file that exists only where it is read. */
+/** What the sound is in: a WAV file, or an MP4 file that stands for a video. */
+export type AudioContainer = 'wav' | 'mp4';
+
+/** A file that exists only where it is read. */
 export interface AudioFile {
+  readonly contentType: 'audio/wav' | 'video/mp4';
   readonly byteLength: number;
   readonly sampleRate: number;
   /** Bytes `start` to `end` (exclusive), rendered or from the cache. Ask for about a second at a time. */
@@ -11,7 +16,7 @@ export interface AudioFile {
 
 /** How much is read, rendered and kept at once: one second. */
 export const CHUNK_BYTES = SAMPLE_RATE * 2;
-const HEADER_BYTES = 44;
+const WAV_HEADER_BYTES = 44;
 const CACHED_CHUNKS = 512;
 const CACHED_SCORES = 64;
 
@@ -20,25 +25,27 @@ export class AudioRenderer {
   readonly #chunks = new Map<string, Buffer>();
   readonly #scores = new Map<string, readonly Note[]>();
 
-  open(seed: string, seconds: number): AudioFile {
+  open(seed: string, seconds: number, container: AudioContainer = 'wav'): AudioFile {
     const samples = Math.max(1, Math.round(seconds * SAMPLE_RATE));
-    const byteLength = HEADER_BYTES + samples * 2;
     const key = `${seconds} ${seed}`;
-    const header = wavHeader(samples * 2);
+    const header = container === 'wav' ? wavHeader(samples * 2) : mp4Header(SAMPLE_RATE, samples);
+    const headerBytes = header.length;
+    const byteLength = headerBytes + samples * 2;
     return {
+      contentType: container === 'wav' ? 'audio/wav' : 'video/mp4',
       byteLength,
       sampleRate: SAMPLE_RATE,
       read: (start, end) => {
         const parts: Buffer[] = [];
         let at = Math.max(0, start);
         const stop = Math.min(end, byteLength);
-        if (at < HEADER_BYTES && at < stop) {
-          parts.push(header.subarray(at, Math.min(stop, HEADER_BYTES)));
-          at = Math.min(stop, HEADER_BYTES);
+        if (at < headerBytes && at < stop) {
+          parts.push(header.subarray(at, Math.min(stop, headerBytes)));
+          at = Math.min(stop, headerBytes);
         }
         while (at < stop) {
-          const number = Math.floor((at - HEADER_BYTES) / CHUNK_BYTES);
-          const chunkStart = HEADER_BYTES + number * CHUNK_BYTES;
+          const number = Math.floor((at - headerBytes) / CHUNK_BYTES);
+          const chunkStart = headerBytes + number * CHUNK_BYTES;
           const chunk = this.#chunk(key, seed, seconds, samples, number);
           const part = chunk.subarray(at - chunkStart, Math.min(stop - chunkStart, chunk.length));
           parts.push(part);
@@ -70,9 +77,9 @@ function cached<T>(map: Map<string, T>, key: string, limit: number, make: () => 
 }
 
 function wavHeader(dataBytes: number): Buffer {
-  const header = Buffer.alloc(HEADER_BYTES);
+  const header = Buffer.alloc(WAV_HEADER_BYTES);
   header.write('RIFF', 0, 'ascii');
-  header.writeUInt32LE(HEADER_BYTES - 8 + dataBytes, 4);
+  header.writeUInt32LE(WAV_HEADER_BYTES - 8 + dataBytes, 4);
   header.write('WAVEfmt ', 8, 'ascii');
   header.writeUInt32LE(16, 16);
   header.writeUInt16LE(1, 20);

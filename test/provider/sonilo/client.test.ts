@@ -1,7 +1,7 @@
 import { describe, expect, test } from 'vitest';
 import { OnetakeError } from '../../../src/core/errors.ts';
 import { createSoniloProvider } from '../../../src/provider/sonilo/client.ts';
-import { submission } from './fixtures.ts';
+import { READ, submission } from './fixtures.ts';
 import { rawServer, response } from './raw-server.ts';
 
 function refusal(options: unknown): OnetakeError {
@@ -54,7 +54,7 @@ describe('baseUrl', () => {
     const server = await rawServer({ onRequest: (socket) => socket.write(response(404)) });
     const provider = createSoniloProvider({ baseUrl: `http://127.0.0.1:${server.port}/sonilo/` });
     await provider.submit(submission());
-    await provider.readTask({ taskId: 'task-1', apiKey: 'sk_x', timeoutMs: 8_000 });
+    await provider.readTask({ ...READ, apiKey: 'sk_x' });
     await provider.close();
     await server.stop();
     expect(server.requests.map(({ line }) => line)).toEqual([

@@ -51,13 +51,21 @@ export async function submitAt(
   }
 }
 
+export const READ = {
+  taskId: 'task-1',
+  operation: 'text-to-music',
+  fields: {},
+  apiKey: API_KEY,
+  timeoutMs: 8_000,
+} as const;
+
 export async function readFrom(
   behaviour: RawBehaviour,
   read: Partial<Parameters<Provider['readTask']>[0]> = {},
 ): Promise<{ reading: TaskReading; server: RawServer }> {
   const server = await rawServer(behaviour);
   const provider = createSoniloProvider({ baseUrl: `http://127.0.0.1:${server.port}` });
-  const reading = await provider.readTask({ taskId: 'task-1', apiKey: API_KEY, timeoutMs: 8_000, ...read });
+  const reading = await provider.readTask({ ...READ, ...read });
   await provider.close();
   await server.stop();
   return { reading, server };

@@ -2,11 +2,10 @@ import { gzipSync } from 'node:zlib';
 import { describe, expect, test } from 'vitest';
 import { createSoniloProvider } from '../../../src/provider/sonilo/client.ts';
 import { unusedPort } from '../../support/unused-port.ts';
-import { API_KEY, readFrom } from './fixtures.ts';
+import { API_KEY, READ, readFrom } from './fixtures.ts';
 import { flood, rawServer, response } from './raw-server.ts';
 
 const URL_0 = 'https://files.example.com/0.m4a?sig=x';
-const URL_1 = 'https://files.example.com/1.m4a?sig=y';
 
 const reads = (body: unknown) =>
   readFrom({ onRequest: (socket) => socket.write(response(200, JSON.stringify(body))) }).then(
@@ -15,6 +14,8 @@ const reads = (body: unknown) =>
 const file = (index: number, url: string, changes: object = {}) => ({
   index,
   kind: 'audio',
+  variant: index,
+  label: null,
   url,
   contentType: null,
   bytes: null,
@@ -48,7 +49,7 @@ describe('the request', () => {
       onRequest: (socket) => socket.write(response(200, '{"status":"processing"}')),
     });
     const provider = createSoniloProvider({ baseUrl: `http://127.0.0.1:${server.port}` });
-    const read = { taskId: 'task-1', apiKey: API_KEY, timeoutMs: 8_000 };
+    const read = READ;
     for (let time = 0; time < 10; time += 1)
       expect(await provider.readTask(read)).toEqual({ kind: 'processing' });
     await provider.close();
@@ -68,6 +69,7 @@ describe('the status', () => {
     expect(await reads({ status, audio: { url: URL_0 } })).toEqual({
       kind: 'succeeded',
       files: [file(0, URL_0)],
+      document: null,
       warnings: [],
     });
   });
@@ -112,73 +114,6 @@ describe('the status', () => {
   });
 });
 
-describe('the media', () => {
-  const media = (audio: unknown, more: object = {}) => reads({ status: 'succeeded', audio, ...more });
-
-  test('is matched by stream_index, not by position', async () => {
-    const audio = [
-      { stream_index: 1, url: URL_1, content_type: 'audio/mp4', file_size: 11 },
-      { stream_index: 0, url: URL_0, content_type: 'audio/wav', file_size: 10 },
-    ];
-    expect(await media(audio)).toEqual({
-      kind: 'succeeded',
-      files: [
-        file(0, URL_0, { contentType: 'audio/wav', bytes: 10 }),
-        file(1, URL_1, { contentType: 'audio/mp4', bytes: 11 }),
-      ],
-      warnings: [],
-    });
-  });
-
-  test.each([[0], [-1], [1.5], ['10'], [null], [2 ** 60]])('file_size %j is absent', async (size) => {
-    expect(await media({ url: URL_0, file_size: size })).toMatchObject({ files: [{ bytes: null }] });
-  });
-
-  test.each([[1], ['a b'], ['audio/mp4; codecs="x"'], [null]])('content_type %j is absent', async (type) => {
-    expect(await media({ url: URL_0, content_type: type })).toMatchObject({ files: [{ contentType: null }] });
-  });
-
-  test.each([
-    [undefined],
-    [null],
-    [[]],
-    ['https://files.example.com/0.m4a'],
-    [{ url: 42 }],
-    [{ url: '' }],
-    [{ url: 'not a url' }],
-    [[null, 'x', { stream_index: 0 }]],
-  ])('%j has no usable file', async (audio) => {
-    expect(await media(audio)).toEqual({ kind: 'succeeded', files: [], warnings: [] });
-  });
-
-  test('fewer than ordered and stems_error are warnings', async () => {
-    const audio = [{ stream_index: 2, url: URL_0 }];
-    expect(await media(audio, { variants_num: 3, stems_error: 'gave up' })).toEqual({
-      kind: 'succeeded',
-      files: [file(2, URL_0)],
-      warnings: ['fewer_variants', 'stems_error'],
-    });
-    expect(await media(audio, { variants_num: '3', stems_error: null })).toMatchObject({ warnings: [] });
-  });
-
-  test('without stream_index is kept, with a warning when there are several', async () => {
-    expect(await media([{ url: URL_0 }])).toMatchObject({ files: [{ index: 0 }], warnings: [] });
-    expect(await media([{ url: URL_0 }, { stream_index: 0, url: URL_1 }])).toEqual({
-      kind: 'succeeded',
-      files: [file(0, URL_1), file(1, URL_0)],
-      warnings: ['missing_stream_index'],
-    });
-    const twice = [
-      { stream_index: 0, url: URL_0 },
-      { stream_index: 0, url: URL_1 },
-    ];
-    expect(await media(twice)).toMatchObject({
-      files: [{ url: URL_0 }],
-      warnings: ['duplicate_stream_index'],
-    });
-  });
-});
-
 describe('what can’t be read', () => {
   test.each([201, 202, 204, 301, 307, 401, 402, 403, 404, 429, 500, 502, 503])(
     '%i is its status, and not followed',
@@ -207,7 +142,7 @@ describe('what can’t be read', () => {
 
   test('a refused connection', async () => {
     const provider = createSoniloProvider({ baseUrl: `http://127.0.0.1:${await unusedPort()}` });
-    const reading = await provider.readTask({ taskId: 'task-1', apiKey: API_KEY, timeoutMs: 8_000 });
+    const reading = await provider.readTask(READ);
     await provider.close();
     expect(reading).toEqual(transport('ECONNREFUSED'));
   });
@@ -223,7 +158,7 @@ describe('what can’t be read', () => {
   test('a connection that never comes about', async () => {
     const server = await rawServer({});
     const provider = createSoniloProvider({ baseUrl: `https://127.0.0.1:${server.port}` });
-    const reading = await provider.readTask({ taskId: 'task-1', apiKey: API_KEY, timeoutMs: 150 });
+    const reading = await provider.readTask({ ...READ, timeoutMs: 150 });
     expect(reading).toEqual(transport('read_deadline'));
   });
 
@@ -255,7 +190,7 @@ describe('what can’t be read', () => {
     const provider = createSoniloProvider({ baseUrl: 'http://127.0.0.1:9' });
     await provider.close();
     await provider.close();
-    const reading = await provider.readTask({ taskId: 'task-1', apiKey: API_KEY, timeoutMs: 150 });
+    const reading = await provider.readTask({ ...READ, timeoutMs: 150 });
     expect(reading).toMatchObject({ kind: 'unreadable', reason: 'transport' });
   });
 });
