@@ -17,7 +17,7 @@ import {
   openBreakerWorld,
 } from '../support/breaker-world.ts';
 import { laneOf } from '../support/lifecycle-context.ts';
-import { deadlocks } from '../support/world.ts';
+import { deadlocks, LEASE_MS } from '../support/world.ts';
 
 const fails = () => answered(502);
 const accepts = () => answered(202);
@@ -218,7 +218,7 @@ set state = 'closed', opened_at = null, retry_at = null, consecutive_failures = 
   it('learns nothing from a submission whose worker was lost', async () => {
     const world = await openBreakerWorld();
     const attempts = await inFlight(world, 4);
-    await world.passTime(14_001);
+    await world.passTime(LEASE_MS + 1);
     await rescue(world.ctx);
     expect(await effectsOf(world, attempts)).toEqual(['neutral', 'neutral', 'neutral', 'neutral']);
     expect(await world.breaker()).toMatchObject({ state: 'closed', consecutive_failures: 0 });

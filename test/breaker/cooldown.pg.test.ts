@@ -6,6 +6,7 @@ import {
   between,
   broken,
   COOLDOWN_MS,
+  LEASE_MS,
   openBreakerWorld,
 } from '../support/breaker-world.ts';
 
@@ -40,7 +41,7 @@ describe('an open breaker whose probes fail', () => {
     const world = await openBreakerWorld({ breaker: { cooldownMs: 60_000, cooldownGrowth: 3 } });
     await world.opened(4);
     await world.probe();
-    await world.passTime(14_001);
+    await world.passTime(LEASE_MS + 1);
     await rescue(world.ctx);
     expect(between(await world.breaker(), 'opened_at', 'retry_at')).toBe(180_000);
     await world.settle(await world.probe(), answered(418));

@@ -1,7 +1,7 @@
 import { describe, expect, it } from 'vitest';
 import { rescue } from '../../src/lifecycle/rescue.ts';
 import { answered, type BreakerWorld, openBreakerWorld } from '../support/breaker-world.ts';
-import { MUSIC } from '../support/world.ts';
+import { LEASE_MS, MUSIC } from '../support/world.ts';
 
 const fails = () => answered(502);
 const force = (world: BreakerWorld, mode: 'forced_open' | 'forced_closed' | 'released') =>
@@ -40,7 +40,7 @@ describe('the sentence that says why', () => {
       async (world) => {
         await world.opened(1);
         await world.probe();
-        await world.passTime(14_001);
+        await world.passTime(LEASE_MS + 1);
         await rescue(world.ctx);
       },
       'open',

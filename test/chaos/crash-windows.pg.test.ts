@@ -10,6 +10,7 @@ import { type FleetWorker, startFleetWorker } from '../support/fleet.ts';
 import { hold, type ProviderCall } from '../support/raw-provider.ts';
 import { waitFor } from '../support/wait-for.ts';
 import {
+  LEASE_MS,
   openWorld,
   type SeenEvent,
   type World,
@@ -20,7 +21,6 @@ import {
 // SIGKILL of a real worker at each point of a submission, held there by its network and not by the product. Then
 // another worker, with the same spool and with one of its own; POSTs are counted by the provider.
 
-const LEASE_MS = 14_000;
 const INTENT = 'insert into onetake.submission_attempts';
 const OUTCOME = 'set settled_at = s.now, settled_by = $2';
 const SAME = 'the same spool';

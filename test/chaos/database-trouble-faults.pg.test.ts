@@ -37,12 +37,16 @@ async function setting(): Promise<Setting> {
   return { world, proxy };
 }
 
-/** The statements of one undisturbed request, each once. */
+/** The statements of each undisturbed request: those of a start or of upkeep now and then may not come again. */
 async function statementsOf({ proxy }: Setting, way: () => Promise<unknown>): Promise<string[]> {
   await way();
-  const from = proxy.statements.length;
-  await way();
-  return [...new Set(proxy.statements.slice(from))].filter((text) => !ONCE_PER_CONNECTION.test(text));
+  const statements = async () => {
+    const from = proxy.statements.length;
+    await way();
+    return new Set(proxy.statements.slice(from));
+  };
+  const [first, second] = [await statements(), await statements()];
+  return [...first].filter((text) => second.has(text) && !ONCE_PER_CONNECTION.test(text));
 }
 
 /** Runs the way again for each of the statements, with a fault of each sort; and says how many faults that were. */

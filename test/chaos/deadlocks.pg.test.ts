@@ -11,6 +11,7 @@ import { waitFor } from '../support/wait-for.ts';
 import {
   deadlocks,
   jobRows,
+  LEASE_MS,
   lockRows,
   MUSIC,
   openWorld,
@@ -201,7 +202,7 @@ describe('health', () => {
       const batch = await admit(ctx, await laneOf(ctx), { wanted: 1, probeWith });
       if (!('attempts' in batch)) throw new Error(`not admitted: ${batch.blockedBy}`);
       const [probe] = batch.attempts as [AdmittedBatch['attempts'][number]];
-      await world.passTime(14_001);
+      await world.passTime(LEASE_MS + 1);
       await Promise.all([
         settle(ctx, probe, BAD_GATEWAY),
         reapLostProbe(ctx, MUSIC, probe.attemptId),
@@ -223,7 +224,7 @@ describe('everybody at one request', () => {
     for (let n = 0; n < 15; n++) {
       const id = await world.song(`song ${n}`);
       const attempt = await admittedOf(id);
-      await world.passTime(14_001);
+      await world.passTime(LEASE_MS + 1);
       await rescue(ctx);
       const lane = { ...(await laneOrOther()), notBefore: new Date(0) };
       const tries = [
@@ -250,7 +251,7 @@ describe('everybody at one request', () => {
   it('many rescuers, settles and operators over many requests, in every order', async () => {
     await world.songs(40);
     const attempts = await admitted(40);
-    await world.passTime(14_001);
+    await world.passTime(LEASE_MS + 1);
     const forwards = attempts.map((attempt) => settle(ctx, attempt, RESUBMIT));
     const backwards = attempts.toReversed().map((attempt) => settle(ctx, attempt, BAD_GATEWAY));
     const rescues = Array.from({ length: 4 }, () => rescue(ctx));

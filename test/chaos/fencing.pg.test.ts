@@ -8,12 +8,11 @@ import { databaseClock, databaseTimePasses } from '../support/fleet.ts';
 import { hold, type ProviderCall } from '../support/raw-provider.ts';
 import { waitFor } from '../support/wait-for.ts';
 import type { WorkerChildOrder } from '../support/worker-child.ts';
-import { openWorld, type World } from '../support/world.ts';
+import { LEASE_MS, openWorld, type World } from '../support/world.ts';
 
 // Workers that stop and go on: what they send, and what they may still say. The ledger is the provider's.
 
 const OPERATOR = { actor: 'an operator', reason: 'nothing in the ledger' };
-const LEASE_MS = 14_000;
 const QUARANTINE_MS = 120_000;
 
 /** A send budget of just over a second, so that it is over before the key's own time is. */

@@ -1,11 +1,9 @@
 import { describe, expect, it } from 'vitest';
 import { hold } from '../support/raw-provider.ts';
 import { waitFor } from '../support/wait-for.ts';
-import { openWorld, type World } from '../support/world.ts';
+import { LEASE_MS, openWorld, type World } from '../support/world.ts';
 
 // SIGKILL, at the worst moments, of real children.
-
-const LEASE_MS = 14_000;
 
 /** Several processes do what they can, for a good while of the database's clock. */
 async function letEverybodyTry(world: World): Promise<void> {

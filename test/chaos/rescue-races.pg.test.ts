@@ -10,9 +10,8 @@ import { laneOf, lifecycleContext } from '../support/lifecycle-context.ts';
 import { acceptedAs, answeredWith, refusedWith } from '../support/outcomes.ts';
 import { hold } from '../support/raw-provider.ts';
 import { waitFor } from '../support/wait-for.ts';
-import { openWorld, type World } from '../support/world.ts';
+import { LEASE_MS, openWorld, type World } from '../support/world.ts';
 
-const LEASE_MS = 14_000;
 const IN_A_ROUND = 30;
 
 type Told = (task: string) => SubmissionOutcome;

@@ -7,7 +7,7 @@ import { TcpProxy } from '../chaos/suite/tcp-proxy.ts';
 import type { Child } from '../support/children.ts';
 import { hold, type ProviderCall } from '../support/raw-provider.ts';
 import { waitFor } from '../support/wait-for.ts';
-import { openWorld, type World } from '../support/world.ts';
+import { LEASE_MS, openWorld, type World } from '../support/world.ts';
 import { type Cli, createCli } from './cli.ts';
 
 // Signals of real processes, with everything in flight that there is.
@@ -16,8 +16,6 @@ interface Line {
   readonly event: string;
   readonly role?: string;
 }
-
-const LEASE_MS = 14_000;
 
 async function stage(): Promise<{ world: World; cli: Cli }> {
   const world = await openWorld({

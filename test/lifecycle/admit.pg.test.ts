@@ -8,7 +8,7 @@ import { COMMIT, databaseProxy } from '../support/database-proxy.ts';
 import { laneOf, lifecycleContext } from '../support/lifecycle-context.ts';
 import { hold } from '../support/raw-provider.ts';
 import { waitFor } from '../support/wait-for.ts';
-import { jobRows, lockRows, openWorld, type World, waitForBlocked } from '../support/world.ts';
+import { jobRows, LEASE_MS, lockRows, openWorld, type World, waitForBlocked } from '../support/world.ts';
 
 const MINUTE_MS = 60_000;
 
@@ -216,7 +216,7 @@ describe('the window of a POST', () => {
     const call = await world.raw.post(1);
     const inFlight = await world.attempt(id);
     expect(ms(inFlight, 'lease_expires_at', 'window_until')).toBe(60_250);
-    expect(ms(inFlight, 'started_at', 'lease_expires_at')).toBe(14_000);
+    expect(ms(inFlight, 'started_at', 'lease_expires_at')).toBe(LEASE_MS);
     expect(ms(inFlight, 'lease_expires_at', 'slot_until')).toBe(600_000);
     call.accept();
     await ran;
@@ -247,7 +247,7 @@ describe('the window of a POST', () => {
     await world.songs(2);
     await admit(ctx, await laneOf(ctx), { wanted: 1 });
     const worker = world.worker();
-    await world.passTime(14_001);
+    await world.passTime(LEASE_MS + 1);
     await worker.runOnce();
     expect(Object.values(await world.states())).toEqual(['ambiguous', 'queued']);
     await world.passTime(61_000);

@@ -5,7 +5,7 @@ import { settle } from '../../src/lifecycle/settle.ts';
 import { type AttemptWorld, OPERATOR, openAttemptWorld } from '../support/attempts.ts';
 import { laneOf } from '../support/lifecycle-context.ts';
 import { acceptedAs, answeredWith, GATE_CLOSED, refusedWith } from '../support/outcomes.ts';
-import { openWorld } from '../support/world.ts';
+import { LEASE_MS, openWorld } from '../support/world.ts';
 
 const LIMITS = { requestsPerMinute: 1_000, maxConcurrentGenerations: 50 };
 const BREAKER = { breaker: { failureThreshold: 1_000 } };
@@ -149,7 +149,7 @@ describe('after a release', () => {
     await settle(world.ctx, await world.admitted(), refusedWith(401));
     await world.client.releaseAccount('default', null, OPERATOR);
     await world.admitted();
-    await world.passTime(14_001);
+    await world.passTime(LEASE_MS + 1);
     await rescue(world.ctx);
 
     const next = await admit(world.ctx, await laneOf(world.ctx), { wanted: 4 });

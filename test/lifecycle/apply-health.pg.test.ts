@@ -8,7 +8,7 @@ import { rescue } from '../../src/lifecycle/rescue.ts';
 import { laneOf, lifecycleContext } from '../support/lifecycle-context.ts';
 import { hold, type ProviderCall } from '../support/raw-provider.ts';
 import { waitFor } from '../support/wait-for.ts';
-import { jobRows, MUSIC, openWorld, type Row, type World } from '../support/world.ts';
+import { jobRows, LEASE_MS, MUSIC, openWorld, type Row, type World } from '../support/world.ts';
 
 const COOLDOWN_MS = 30_000;
 const bad = (call: ProviderCall): void => call.answer(502);
@@ -289,7 +289,7 @@ describe('an open breaker', () => {
     const ran = lost.runOnce();
     const probe = await world.raw.post(4);
     const id = (await world.breaker())['probe_request_id'] as string;
-    await world.passTime(14_001);
+    await world.passTime(LEASE_MS + 1);
 
     const others = [world.worker(), world.worker()];
     await Promise.all(others.map((worker) => worker.runOnce()));
@@ -317,7 +317,7 @@ describe('an open breaker', () => {
     if (probe === undefined) throw new Error('no probe');
     const [attempt] = probe.batch.attempts as [(typeof probe.batch.attempts)[number]];
     await ctx.database.transaction((tx) => recordOutcome(ctx, tx, attempt, ACCEPTED, 'worker'));
-    await world.passTime(14_001);
+    await world.passTime(LEASE_MS + 1);
 
     // Its worker died between the money and the health.
     const reaped = await Promise.all([1, 2, 3].map(() => reapLostProbe(ctx, MUSIC, attempt.attemptId)));

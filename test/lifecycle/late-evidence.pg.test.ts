@@ -16,6 +16,7 @@ import {
   UNSENT,
   WITHOUT_ID,
 } from '../support/outcomes.ts';
+import { LEASE_MS } from '../support/world.ts';
 
 // The table of late evidence, whole: in each situation of a request, everything that an attempt may be told too late.
 
@@ -192,7 +193,7 @@ async function check({ state, reach, acceptance, refusal = {} }: Situation): Pro
   const world = await openAttemptWorld({ operation: OPEN_WIDE });
   await world.songs(EVIDENCE.length);
   const lost = await admitAll(world, EVIDENCE.length);
-  await world.passTime(14_001);
+  await world.passTime(LEASE_MS + 1);
   await rescue(world.ctx);
   await reach(world, lost);
   const [account] = await world.database.query(HELD);

@@ -4,12 +4,11 @@ import { rescue } from '../../src/lifecycle/rescue.ts';
 import { settle } from '../../src/lifecycle/settle.ts';
 import { type Attempt, openSpoolWorld, type SpoolWorld } from '../support/spool-world.ts';
 import { answered, RESET, UNSENT } from '../support/spooled.ts';
-import type { Row } from '../support/world.ts';
+import { LEASE_MS, type Row } from '../support/world.ts';
 
 // A database that a backup or a stale standby brought back: transaction A of an attempt is gone, its request is
 // queued as if nothing had been sent, and only the outcome in memory or in the spool tells of a paid POST.
 
-const LEASE_MS = 14_000;
 const OPERATOR = { actor: 'an operator', reason: 'looked it up in the ledger' };
 const ALERT = 'submission:alert';
 

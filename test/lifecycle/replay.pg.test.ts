@@ -9,9 +9,8 @@ import { encodeSpooled, SPOOL_FORMAT } from '../../src/storage/spool-file.ts';
 import { COMMIT, databaseProxy } from '../support/database-proxy.ts';
 import { openSpoolWorld, type SpoolWorld } from '../support/spool-world.ts';
 import { answered, RESET, spooledOutcome, UNSENT } from '../support/spooled.ts';
-import { jobRows, lockRows } from '../support/world.ts';
+import { jobRows, LEASE_MS, lockRows } from '../support/world.ts';
 
-const LEASE_MS = 14_000;
 /** The statement of B1 that writes the outcome columns. */
 const OUTCOME = 'set settled_at = s.now, settled_by = $2';
 

@@ -2,9 +2,8 @@ import { beforeEach, describe, expect, it, onTestFinished } from 'vitest';
 import { admit } from '../../src/lifecycle/admit.ts';
 import { rescue, sweepVanishedJobs } from '../../src/lifecycle/rescue.ts';
 import { type LifecycleContext, laneOf, lifecycleContext } from '../support/lifecycle-context.ts';
-import { jobRows, lockRows, openWorld, rowPrints, type World } from '../support/world.ts';
+import { jobRows, LEASE_MS, lockRows, openWorld, rowPrints, type World } from '../support/world.ts';
 
-const LEASE_MS = 14_000;
 const OPERATOR = { actor: 'an operator', reason: 'looked it up in the ledger' };
 
 let world: World;

@@ -9,9 +9,8 @@ import { COMMIT, databaseProxy } from '../support/database-proxy.ts';
 import { type LifecycleContext, laneOf, lifecycleContext } from '../support/lifecycle-context.ts';
 import { outcomeOf } from '../support/outcomes.ts';
 import { waitFor } from '../support/wait-for.ts';
-import { jobRows, openWorld, type World } from '../support/world.ts';
+import { jobRows, LEASE_MS, openWorld, type World } from '../support/world.ts';
 
-const LEASE_MS = 14_000;
 const OPERATOR = { actor: 'an operator', reason: 'looked it up in the ledger' };
 
 const accepted = (taskId = 'a-task') => outcomeOf({}, { providerTaskId: taskId });

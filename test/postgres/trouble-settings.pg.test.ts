@@ -4,7 +4,7 @@ import { type Client, createClient } from '../../src/index.ts';
 import { createEmptyDatabase } from '../support/empty-database.ts';
 import { insertAmbiguous } from '../support/fixtures.ts';
 import { openTestDatabase } from '../support/test-database.ts';
-import { openWorld, type World } from '../support/world.ts';
+import { LEASE_MS, openWorld, type World } from '../support/world.ts';
 
 // What a role or database may say of its sessions, all of it at its worst, from before `migrate` on.
 
@@ -133,6 +133,6 @@ describe('under every hostile setting at once', () => {
     const attempts = await world.database.query(
       `select extract(epoch from lease_expires_at - started_at) * 1000 as lease from onetake.submission_attempts where certainty = 'accepted'`,
     );
-    expect(attempts.map((row) => Math.round(Number(row['lease'])))).toEqual([14_000, 14_000, 14_000]);
+    expect(attempts.map((row) => Math.round(Number(row['lease'])))).toEqual([LEASE_MS, LEASE_MS, LEASE_MS]);
   });
 });

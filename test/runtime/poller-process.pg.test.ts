@@ -2,7 +2,7 @@ import { describe, expect, it, onTestFinished } from 'vitest';
 import { databaseProxy } from '../support/database-proxy.ts';
 import { hold, type ProviderCall } from '../support/raw-provider.ts';
 import { waitFor } from '../support/wait-for.ts';
-import { lockRows, openWorld, type World } from '../support/world.ts';
+import { LEASE_MS, lockRows, openWorld, type World } from '../support/world.ts';
 
 const ended = (call: ProviderCall): void =>
   call.answer(200, {
@@ -59,7 +59,7 @@ describe('a poller', () => {
       .runOnce()
       .catch(() => undefined);
     await world.raw.post(2);
-    await world.passTime(14_001);
+    await world.passTime(LEASE_MS + 1);
     const unlock = await lockRows(world.database, 'select from onetake.circuit_breakers');
     await world.poller().start();
     await isFailed(world, accepted);

@@ -2,7 +2,7 @@ import { onTestFinished } from 'vitest';
 import { type AdmittedBatch, admit } from '../../src/lifecycle/admit.ts';
 import { rescue } from '../../src/lifecycle/rescue.ts';
 import { type LifecycleContext, laneOf, lifecycleContext } from './lifecycle-context.ts';
-import { openWorld, type World, type WorldOptions } from './world.ts';
+import { LEASE_MS, openWorld, type World, type WorldOptions } from './world.ts';
 
 export type Attempt = AdmittedBatch['attempts'][number];
 
@@ -20,8 +20,6 @@ export interface AttemptWorld extends World {
   /** Re-armed and admitted a second time. */
   again(attempt: Attempt, options?: { readonly force?: boolean }): Promise<Attempt>;
 }
-
-const LEASE_MS = 14_000;
 
 export async function openAttemptWorld(options: WorldOptions = {}): Promise<AttemptWorld> {
   const world = await openWorld({

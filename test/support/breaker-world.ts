@@ -10,6 +10,7 @@ import type { AdmittedAttempt } from '../../src/postgres/submission-attempts.ts'
 import { type LifecycleContext, lifecycleContext } from './lifecycle-context.ts';
 import { waitFor } from './wait-for.ts';
 import {
+  LEASE_MS,
   MUSIC,
   openWorld,
   type Row,
@@ -20,7 +21,8 @@ import {
 } from './world.ts';
 
 export const COOLDOWN_MS = 30_000;
-export const LEASE_MS = 14_000;
+
+export { LEASE_MS };
 
 export interface BreakerWorldOptions extends WorldOptions {
   readonly breaker?: Partial<CircuitBreakerSettings>;

@@ -23,10 +23,13 @@ import { waitFor } from './wait-for.ts';
 export const API_KEY = 'sk_test_key';
 export const MUSIC = 'sonilo/text-to-music';
 
+/** Under the cooldown, and far over what a busy machine takes to answer or to send. */
+export const LEASE_MS = 25_000;
+
 /** Long enough for a busy machine, short enough for a test that hangs to be seen. */
 export const OPERATION: OperationConfig = {
-  deadlines: { connectMs: 4_000, firstResponseMs: 8_000, submissionMs: 9_000 },
-  leaseMs: 14_000,
+  deadlines: { connectMs: 4_000, firstResponseMs: 14_000, submissionMs: 15_000 },
+  leaseMs: LEASE_MS,
 };
 
 /** For a provider that stays silent: the deadline is what is waited for. */
