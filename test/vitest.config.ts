@@ -2,10 +2,15 @@ import { fileURLToPath } from 'node:url';
 import { defineConfig } from 'vitest/config';
 
 const root = fileURLToPath(new URL('..', import.meta.url));
+/** Where the gate wants each run's report, as JSON. */
+const reports = process.env['ONETAKE_TEST_REPORTS'];
 
 export default defineConfig({
   root,
   test: {
+    ...(reports === undefined
+      ? {}
+      : { reporters: ['default', ['json', { outputFile: `${reports}/${process.pid}.json` }]] }),
     coverage: {
       provider: 'v8',
       include: ['src/core/**'],

@@ -289,10 +289,10 @@ describe('a job', () => {
     );
     const worker = world.worker();
     await worker.runOnce();
-    await world.passTime(59_000);
+    await world.passTime(40_000);
     await worker.runOnce();
     expect(world.posts()).toBe(1);
-    await world.passTime(2_000);
+    await world.passTime(21_000);
     await worker.runOnce();
     expect(world.posts()).toBe(2);
   });
@@ -438,7 +438,7 @@ describe('the send budget', () => {
       expect(batch.maySend(attempt)).toBe(true);
 
       // leaseMs − submissionMs − 1,000
-      skew[which] = 4_000;
+      skew[which] = LEASE_MS - 15_000 - 1_000;
       await settle(ctx, attempt, await submit(ctx, attempt, 'sonilo', () => batch.maySend(attempt)));
 
       expect(world.posts()).toBe(0);

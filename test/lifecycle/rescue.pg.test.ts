@@ -144,10 +144,10 @@ describe('rescue', () => {
     expect(await jobRows(world.database)).toHaveLength(1);
     expect(await world.request(id)).toMatchObject({ state: 'queued', job_due: false });
     const worker = world.worker();
-    await world.passTime(Number(notBefore) - Date.now() - 1_000);
+    await world.passTime(Number(notBefore) - Date.now() - 20_000);
     await worker.runOnce();
     expect(world.posts()).toBe(0);
-    await world.passTime(2_000);
+    await world.passTime(21_000);
     await worker.runOnce();
     expect(world.posts()).toBe(1);
     expect(await world.request(id)).toMatchObject({ state: 'accepted', submissions: 2 });

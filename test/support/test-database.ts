@@ -29,13 +29,12 @@ export async function createTestDatabase(): Promise<TestDatabase> {
   );
   const url = new URL(server);
   url.pathname = `/${name}`;
-  // A clone is not what its template was confirmed as, and nothing would be submitted from it.
-  await onServer(url.href, (client) =>
-    client.query(`select onetake.confirm_installation('test', 'a clone of the template')`),
-  );
-  return openTestDatabase(url.href, () =>
+  const database = openTestDatabase(url.href, () =>
     onServer(server, (client) => client.query(`drop database if exists ${name} with (force)`)),
   );
+  // A clone is not what its template was confirmed as, and nothing would be submitted from it.
+  await database.query(`select onetake.confirm_installation('test', 'a clone of the template')`);
+  return database;
 }
 
 /** A database that is there already; `dropDatabase` ends it. */
