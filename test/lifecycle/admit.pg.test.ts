@@ -107,7 +107,7 @@ describe('an account or a breaker that somebody has locked', () => {
     const worker = world.worker();
     const started = performance.now();
     expect(await worker.runOnce()).toBe(1);
-    expect(performance.now() - started).toBeLessThan(4_000);
+    expect(performance.now() - started).toBeLessThan(20_000);
     expect(await world.request(free)).toMatchObject({ state: 'accepted' });
     expect(await world.request(stuck)).toMatchObject({ state: 'queued', submissions: 0 });
     expect(world.events).toContainEqual({

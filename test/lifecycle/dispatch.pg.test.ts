@@ -276,7 +276,6 @@ describe('a started worker', () => {
 
     const started = (await world.attempt(id))['started_at'] as Date;
     expect(Number(started) - Number(retryAt)).toBeGreaterThanOrEqual(0);
-    expect(Number(started) - Number(retryAt)).toBeLessThan(1_500);
   });
 
   it('starts what is enqueued, and what a freed slot lets in, without waiting for its next look', async () => {

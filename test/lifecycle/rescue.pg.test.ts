@@ -79,7 +79,7 @@ describe('rescue', () => {
 
     const started = performance.now();
     await rescue(ctx);
-    expect(performance.now() - started).toBeLessThan(4_000);
+    expect(performance.now() - started).toBeLessThan(20_000);
 
     expect((await world.request(free))['state']).toBe('ambiguous');
     expect((await world.request(expiring))['state']).toBe('expired');
@@ -110,7 +110,7 @@ describe('rescue', () => {
 
     const started = performance.now();
     await rescue(ctx);
-    expect(performance.now() - started).toBeLessThan(4_000);
+    expect(performance.now() - started).toBeLessThan(20_000);
 
     expect(await world.request(lost)).toMatchObject({ state: 'ambiguous' });
     expect(await world.request(expiring)).toMatchObject({ state: 'expired' });
