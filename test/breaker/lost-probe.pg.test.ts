@@ -227,7 +227,7 @@ set lease_expires_at = clock_timestamp() where is_probe`);
 from onetake.circuit_breaker_transitions t, onetake.submission_attempts a
 where t.cause = 'probe_lost' and a.is_probe`,
     );
-    expect(late?.ms).toBeLessThan(8_000);
+    expect(late?.ms).toBeLessThan(4_000);
     const told = () =>
       world.events.flatMap(({ name, event }) => ('loop' in event && event.loop === 'rescue' ? [name] : []));
     expect(told()).toEqual(['process:trouble']);
