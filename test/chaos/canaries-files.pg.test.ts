@@ -216,7 +216,7 @@ it('uploads tell nothing of their names, folders, content and addresses, on what
     const spool = world.config.worker?.spoolDirectory as string;
     if (refused.includes('accepted')) {
       await vi.waitFor(
-        () => expect(readdirSync(spool).filter((name) => name.endsWith('.json'))).toHaveLength(1),
+        () => expect(readdirSync(spool).filter((name) => /^[0-9a-f-]{36}\.json$/.test(name))).toHaveLength(1),
         10_000,
       );
     } else await running;

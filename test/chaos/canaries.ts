@@ -4,7 +4,8 @@ import { inspect } from 'node:util';
 import { expect } from 'vitest';
 import type { EnqueueInput } from '../../src/index.ts';
 import type { TestDatabase } from '../support/test-database.ts';
-import { temporaryDirectory, videoBytes } from '../support/video-file.ts';
+import { videoBytes } from '../support/video-bytes.ts';
+import { temporaryDirectory } from '../support/video-file.ts';
 import { openWorld } from '../support/world.ts';
 
 /** Every mark of customer data in these tests holds this word, so whatever holds it has leaked. */

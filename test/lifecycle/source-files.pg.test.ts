@@ -3,7 +3,8 @@ import { appendFileSync, copyFileSync, renameSync, rmSync, writeFileSync } from 
 import { describe, expect, it, onTestFinished } from 'vitest';
 import type { EnqueueInput } from '../../src/index.ts';
 import { formDigest } from '../../src/simulator/form.ts';
-import { type VideoOptions, videoBytes, videoFile } from '../support/video-file.ts';
+import { type VideoOptions, videoBytes } from '../support/video-bytes.ts';
+import { videoFile } from '../support/video-file.ts';
 import { waitFor } from '../support/wait-for.ts';
 import { openWorld, type World, type WorldOptions } from '../support/world.ts';
 

@@ -8,7 +8,8 @@ import { FIELD_LIMITS, type MediaLimit } from '../../src/core/field-limits.ts';
 import { decodeMedia, type MediaReference } from '../../src/core/media.ts';
 import { readMediaInfo } from '../../src/storage/media-info.ts';
 import { inspectSourceFile, type OpenSource, openSourceFile } from '../../src/storage/source-file.ts';
-import { temporaryDirectory, type VideoOptions, videoBytes, videoFile } from '../support/video-file.ts';
+import { type VideoOptions, videoBytes } from '../support/video-bytes.ts';
+import { temporaryDirectory, videoFile } from '../support/video-file.ts';
 
 const LIMIT = FIELD_LIMITS['video-to-music']['video'] as MediaLimit;
 const sha256 = (bytes: Buffer) => createHash('sha256').update(bytes).digest('hex');

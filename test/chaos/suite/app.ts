@@ -42,6 +42,8 @@ export interface AppOptions {
   readonly connectionString: string;
   /** Mean time between two orders, in ms. */
   readonly everyMs: number;
+  /** The files that it has. */
+  readonly uploads: readonly string[];
   /** How many requests of an account wait at this moment. */
   readonly queued: (account: string) => number;
   readonly onFault: (what: string) => void;
@@ -148,7 +150,7 @@ export class App {
       submitWithinMs === undefined ? {} : { submitBefore: new Date(Date.now() + submitWithinMs) };
     for (let tried = 1; ; tried++) {
       try {
-        const result = await client.enqueue({ ...inputOf(order), ...submitBefore });
+        const result = await client.enqueue({ ...this.#inputOf(order), ...submitBefore });
         this.#told(order, result);
         order.outcome = 'committed';
         return;
@@ -164,7 +166,7 @@ export class App {
   /** Its key names another intent already: that must be refused, not answered with somebody's song. */
   async #otherIntent(order: Order): Promise<void> {
     if (order.outcome !== 'committed') return;
-    const other = inputOf({ ...order, marker: -order.marker });
+    const other = this.#inputOf({ ...order, marker: -order.marker });
     try {
       await this.#clients[1].enqueue(other);
     } catch (error) {
@@ -187,7 +189,7 @@ export class App {
       await connection.query('begin');
       for (const order of orders) {
         await connection.query('insert into the_app.orders (marker) values ($1)', [order.marker]);
-        this.#told(order, await this.#clients[0].enqueue(inputOf(order), { tx: connection }));
+        this.#told(order, await this.#clients[0].enqueue(this.#inputOf(order), { tx: connection }));
       }
       isCommitting = end === 'commit';
       const answer = await connection.query(end);
@@ -201,19 +203,24 @@ export class App {
     }
   }
 
+  /** The same for the same marker, whatever its sign: every other video is a file of the app's own. */
+  #inputOf({ marker, requestKey, account, operation }: Order) {
+    const prompt = promptOf(marker);
+    const common = { requestKey, account, fairGroup: `tenant ${marker % 3}` };
+    if (operation === 'text-to-music') return { ...common, operation, fields: { prompt, duration: 5 } };
+    const { uploads } = this.#options;
+    const number = Math.abs(marker);
+    const file = number % 2 === 0 ? uploads[(number / 2) % uploads.length] : undefined;
+    return file === undefined
+      ? { ...common, operation, fields: { prompt, video_url: sourceOf(marker) } }
+      : { ...common, operation, fields: { prompt, video: { file } } };
+  }
+
   #told(order: Order, result: object): void {
     if (!('id' in result)) return;
     order.ids.add(String(result.id));
     if (order.ids.size > 1) this.#options.onFault(`one key, two requests: ${[...order.ids].join(' and ')}`);
   }
-}
-
-function inputOf({ marker, requestKey, account, operation }: Order) {
-  const prompt = promptOf(marker);
-  const common = { requestKey, account, fairGroup: `tenant ${marker % 3}` };
-  return operation === 'text-to-music'
-    ? { ...common, operation, fields: { prompt, duration: 5 } }
-    : { ...common, operation, fields: { prompt, video_url: sourceOf(marker) } };
 }
 
 /** The database is away or busy, which an app has to live with; anything else is a fault. */

@@ -87,6 +87,7 @@ class ChaosRun {
       seed,
       connectionString: through(world.appProxy, connectionString),
       everyMs: 60_000 / ordersPerMinute,
+      uploads: world.uploads,
       queued: (account) => this.#waiting(account),
       onFault: this.#onFault,
     });

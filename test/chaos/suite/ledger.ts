@@ -54,6 +54,9 @@ export class Ledger {
         this.#count(`post:${event.behaviour}`);
         break;
       }
+      case 'upload':
+        this.#count(`upload:${event.behaviour}`);
+        break;
       case 'partial_post':
         this.partials.push(event);
         this.#count('post:partial');

@@ -21,6 +21,9 @@ export const BREAKERS = OPERATIONS.map((operation) => `sonilo/${operation}`);
 export const CANARY = 'CANARY';
 export const promptOf = (marker: number) => `${CANARY}PROMPT-${marker}- a song`;
 export const sourceOf = (marker: number) => `https://example.com/${CANARY}SOURCE-${marker}.mp4`;
+/** Bytes of the files that the app uploads, by turns: what one segment holds, and what takes its time. */
+export const UPLOAD_BYTES = [20_000, 300_000, 1_000_000, 3_000_000] as const;
+export const uploadName = (bytes: number) => `${CANARY}FILE-${bytes}.mp4`;
 export const keyOf = (account: string) => `sk_${CANARY}KEY_${account}`;
 export const requestKeyOf = (marker: number) => `order ${marker}`;
 

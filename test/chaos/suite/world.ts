@@ -3,11 +3,12 @@ import { mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'n
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { migrate } from '../../../src/worker.ts';
+import { videoBytes } from '../../support/video-bytes.ts';
 import { Ledger } from './ledger.ts';
 import { ChaosPostgres } from './postgres.ts';
 import { ManagedProcess } from './processes.ts';
 import type { LedgerEvent, ProviderOptions, ProviderOrder } from './provider/ledger-events.ts';
-import { ACCOUNT_NAMES, configuration, keyOf, keyVariableOf } from './settings.ts';
+import { ACCOUNT_NAMES, configuration, keyOf, keyVariableOf, UPLOAD_BYTES, uploadName } from './settings.ts';
 import { TcpProxy } from './tcp-proxy.ts';
 
 /** Never killed, so that their memory can be watched; everything else happens to them as well. */
@@ -33,6 +34,8 @@ export interface ChaosWorld {
   readonly operatorProxy: TcpProxy;
   readonly databaseProxies: ReadonlyMap<string, TcpProxy>;
   readonly events: ReadonlyMap<string, number>;
+  /** The app's files. */
+  readonly uploads: readonly string[];
   /** What lies in the spool of the workers, which share one. */
   spooled(): readonly string[];
   order(order: ProviderOrder): void;
@@ -77,6 +80,11 @@ export async function openWorld(options: WorldOptions): Promise<ChaosWorld> {
 
     const config = configuration(providerUrl);
     writeFileSync(join(directory, 'onetake.config.json'), JSON.stringify(config));
+    const uploads = UPLOAD_BYTES.map((bytes) => {
+      const path = join(directory, uploadName(bytes));
+      writeFileSync(path, videoBytes({ bytes }));
+      return path;
+    });
     options.note('migrating');
     await migrate({ connectionString: postgres.connectionString, config });
 
@@ -109,7 +117,7 @@ export async function openWorld(options: WorldOptions): Promise<ChaosWorld> {
     const kill = () => Promise.all([...processes.values()].map((child) => child.kill()));
     const spooled = () => textsIn(join(directory, '.onetake', 'spool'));
     const proxies = { providerProxy, appProxy, operatorProxy, databaseProxies };
-    return { postgres, ledger, processes, ...proxies, events, spooled, order, kill, stop };
+    return { postgres, ledger, processes, ...proxies, events, uploads, spooled, order, kill, stop };
   } catch (error) {
     await stop();
     throw error;

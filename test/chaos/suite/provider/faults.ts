@@ -100,6 +100,21 @@ export function planPost(
   return { behaviour, charged, pace, runMs, fails };
 }
 
+/** What it does with an upload whose body has begun. */
+export const UPLOAD_BEHAVIOURS = {
+  read: 78,
+  cut: 7,
+  stall: 4,
+  refuse_early: 5,
+  accept_early: 6,
+} as const;
+
+export type UploadBehaviour = keyof typeof UPLOAD_BEHAVIOURS;
+
+export function planUpload(seed: string, marker: number, nth: number, healed: boolean): UploadBehaviour {
+  return healed ? 'read' : randomOf(seed, 'upload', marker, nth).weighted(UPLOAD_BEHAVIOURS);
+}
+
 export const GET_BEHAVIOURS = {
   answer: 88,
   status_500: 1.5,

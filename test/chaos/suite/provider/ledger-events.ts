@@ -12,6 +12,8 @@ export type LedgerEvent =
       readonly behaviour: string;
       readonly at: number;
     }
+  /** The body of an upload has begun, and this is what comes of it. */
+  | { readonly type: 'upload'; readonly behaviour: string }
   /** The connection ended in the middle of a POST. */
   | {
       readonly type: 'partial_post';

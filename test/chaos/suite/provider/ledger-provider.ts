@@ -1,6 +1,15 @@
 import { type AddressInfo, createServer, type Socket } from 'node:net';
 import { ACCOUNT_NAMES, CANARY, keyOf, requestKeyOf } from '../settings.ts';
-import { CALM, planFile, planGet, planPost, resetsOnConnect, type Weather } from './faults.ts';
+import {
+  CALM,
+  type PostBehaviour,
+  planFile,
+  planGet,
+  planPost,
+  planUpload,
+  resetsOnConnect,
+  type Weather,
+} from './faults.ts';
 import { IntentCheck } from './intent-check.ts';
 import type { LedgerEvent, ProviderOptions, ProviderOrder } from './ledger-events.ts';
 import { answerPost } from './post-answers.ts';
@@ -26,6 +35,7 @@ const { seed, publicUrl, connectionString } = JSON.parse(
 const intents = new IntentCheck(connectionString);
 const tasks = new Map<string, Task>();
 const postsOf = new Map<number, number>();
+const uploadsOf = new Map<number, number>();
 const accountOfKey = new Map(ACCOUNT_NAMES.map((account) => [`Bearer ${keyOf(account)}`, account]));
 let weather: Weather = CALM;
 let healed = false;
@@ -53,7 +63,12 @@ const server = createServer({ noDelay: true }, (socket) => {
     socket.resetAndDestroy();
     return;
   }
-  readRequests(socket, (request) => serve(socket, request), notePartial);
+  readRequests(
+    socket,
+    (request) => serve(socket, request),
+    notePartial,
+    (request) => beginUpload(socket, request),
+  );
 });
 server.listen(0, '127.0.0.1', () => tell({ type: 'ready', port: (server.address() as AddressInfo).port }));
 
@@ -62,6 +77,33 @@ function serve(socket: Socket, request: ReceivedRequest): void {
   else if (request.path.startsWith('/v1/tasks/')) readTask(socket, request);
   else if (request.path.startsWith('/files/')) sendFile(socket, request);
   else socket.write(answer(404, { code: 'not_found' }));
+}
+
+/** Once its marker has come, which the form has before the file. */
+function beginUpload(socket: Socket, request: ReceivedRequest): 'taken' | 'read' | 'undecided' {
+  const marker = markerOf(request.body);
+  if (marker === null) return 'undecided';
+  const nth = (uploadsOf.get(marker) ?? 0) + 1;
+  uploadsOf.set(marker, nth);
+  const behaviour = planUpload(seed, marker, nth, healed);
+  tell({ type: 'upload', behaviour });
+  switch (behaviour) {
+    case 'read':
+      return 'read';
+    case 'cut':
+      socket.resetAndDestroy();
+      return 'read';
+    case 'stall':
+      socket.pause();
+      setTimeout(() => socket.destroy(), 6_000);
+      return 'read';
+    case 'refuse_early':
+      takePost(socket, request, 'status_413');
+      return 'taken';
+    case 'accept_early':
+      takePost(socket, request, 'accept');
+      return 'taken';
+  }
 }
 
 function notePartial(text: string): void {
@@ -75,7 +117,8 @@ function notePartial(text: string): void {
   });
 }
 
-function takePost(socket: Socket, request: ReceivedRequest): void {
+/** `early`: decided on before the whole has come. */
+function takePost(socket: Socket, request: ReceivedRequest, early?: PostBehaviour): void {
   const account = accountOfKey.get(request.headers.get('authorization') ?? '');
   const marker = markerOf(request.body);
   if (account === undefined || marker === null) {
@@ -89,6 +132,7 @@ function takePost(socket: Socket, request: ReceivedRequest): void {
   const nth = (postsOf.get(marker) ?? 0) + 1;
   postsOf.set(marker, nth);
   let plan = planPost(seed, marker, nth, weather, healed);
+  if (early !== undefined) plan = { ...plan, behaviour: early, charged: early === 'accept' };
   const foreignTask = taskToLend(account, marker);
   if (plan.behaviour === 'foreign_id_202' && foreignTask === null) plan = { ...plan, behaviour: 'accept' };
   const post = ++posts;

@@ -8,21 +8,28 @@ export interface ReceivedRequest {
 }
 
 const HEAD_END = '\r\n\r\n';
-const MAX_BYTES = 65_536;
+const MAX_BYTES = 8_000_000;
 
 /**
  * Requests as bytes: no HTTP library stands between the ledger and what was sent. `partial` is what had come
- * of a request when its connection ended; nothing of it is lost.
+ * of a request when its connection ended; nothing of it is lost. `onUpload` is told of one whose body has begun, again
+ * and again until it says what to do: with `taken`, nothing more is read of the connection.
  */
 export function readRequests(
   socket: Socket,
   onRequest: (request: ReceivedRequest) => void,
   onPartial: (text: string) => void,
+  onUpload: (request: ReceivedRequest) => 'taken' | 'read' | 'undecided',
 ): void {
   let text = '';
   let told = false;
+  let decided: 'taken' | 'read' | 'undecided' = 'undecided';
+  // A large body comes in many pieces, and is looked at when it is there.
+  let enough = 0;
   socket.on('data', (chunk: Buffer) => {
+    if (decided === 'taken') return;
     text += chunk.toString('latin1');
+    if (decided === 'read' && text.length < enough) return;
     if (text.length > MAX_BYTES) {
       socket.destroy();
       return;
@@ -46,10 +53,17 @@ export function readRequests(
     );
     const length = Number(headers.get('content-length') ?? 0);
     const bodyStart = headEnd + HEAD_END.length;
-    if (text.length < bodyStart + length) return undefined;
-    const body = text.slice(bodyStart, bodyStart + length);
-    text = text.slice(bodyStart + length);
     const [method = '', path = ''] = requestLine.split(' ');
+    enough = bodyStart + length;
+    if (text.length < enough) {
+      if (method !== 'POST' || decided !== 'undecided') return undefined;
+      decided = onUpload({ method, path, headers, body: text.slice(bodyStart) });
+      if (decided === 'taken') text = '';
+      return undefined;
+    }
+    decided = 'undecided';
+    const body = text.slice(bodyStart, enough);
+    text = text.slice(enough);
     return { method, path, headers, body };
   }
 }
