@@ -1,5 +1,4 @@
 import { randomBytes } from 'node:crypto';
-import { Readable } from 'node:stream';
 import type { EncodedFields } from '../../core/operations.ts';
 import type { SourceFile } from '../../core/provider.ts';
 
@@ -7,8 +6,8 @@ export interface FormBody {
   readonly contentType: string;
   /** Exact, and announced: a body that ends early is never a whole request. */
   readonly bytes: number;
-  /** In memory where there is no file. A stream can be read once, so nothing can send it again. */
-  readonly body: Buffer | Readable;
+  /** In memory where there is no file; else its pieces, which can be had once, so that nothing can send them again. */
+  readonly body: Buffer | AsyncGenerator<Uint8Array>;
 }
 
 /**
@@ -49,7 +48,7 @@ function encodeMultipart(fields: EncodedFields, files: Readonly<Record<string, S
   return {
     contentType: `multipart/form-data; boundary=${boundary}`,
     bytes,
-    body: Readable.from(inOrder(parts, end), { objectMode: false, highWaterMark: 65_536 }),
+    body: inOrder(parts, end),
   };
 }
 

@@ -16,8 +16,8 @@ export interface Post {
   readonly origin: string;
   readonly path: string;
   readonly headers: Record<string, string>;
-  /** Of this POST alone: the oracle knows the POST by it. A stream is read once, and destroyed at the end. */
-  readonly body: Buffer | Readable;
+  /** Of this POST alone: the oracle knows the POST by it, or by the stream that is made of its pieces. */
+  readonly body: Buffer | AsyncIterable<Uint8Array>;
   readonly deadlines: Deadlines;
   /** Asked once connected, and again at the first byte. */
   readonly maySend: () => boolean;
