@@ -137,7 +137,7 @@ from pg_stat_database where datname = current_database()`,
 }
 
 /**
- * A pass of pg-boss's own upkeep, which each worker makes each minute: one that monitors and maintains all queues (the
+ * A pass of pg-boss's own upkeep, which each worker makes each five minutes: one that monitors and maintains all queues (the
  * first; of a whole fleet one in ten minutes), and one that finds that done.
  */
 async function upkeep(bench: Bench): Promise<void> {
@@ -162,7 +162,7 @@ async function upkeep(bench: Bench): Promise<void> {
   const passes = {
     'once a day': 'monitor_on = null, monitor_claim_on = null, maintain_on = null',
     'each ten minutes': 'monitor_on = null, monitor_claim_on = null',
-    'each minute': 'monitor_on = monitor_on',
+    'each five minutes': 'monitor_on = monitor_on',
   };
   for (const [what, columns] of Object.entries(passes)) {
     await bench.query(`update ${QUEUE_SCHEMA}.queue set ${columns}`);

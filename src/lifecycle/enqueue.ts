@@ -191,11 +191,14 @@ export function unknownSupersedes(): OnetakeError {
   return new OnetakeError('request_not_found', 'supersedes: there is no generation request with that id.');
 }
 
-/** Under REPEATABLE READ or stricter: the row is there, and the caller's snapshot is older. */
+/**
+ * Under REPEATABLE READ or stricter: the row is there, and the caller's snapshot is older. Under SERIALIZABLE also any
+ * two at once in one lane: each reads what turns there are, and adds one.
+ */
 export function hiddenBySnapshot(cause?: unknown): OnetakeError {
   return new OnetakeError(
     'serialization_failure',
-    'requestKey: another transaction has just enqueued it, and the snapshot of this one is older.',
+    'requestKey: another transaction has just enqueued it, or under SERIALIZABLE something beside it, and the snapshot of this one is older.',
     {
       hint: 'Run the whole transaction again, or use READ COMMITTED.',
       ...(cause === undefined ? {} : { cause }),

@@ -1,4 +1,5 @@
 import type { AccountLimits } from '../core/admission.ts';
+import { OnetakeError } from '../core/errors.ts';
 import type { InstallationMark, InstallationReading } from '../core/installation.ts';
 import { firstRow, rows, type Sql } from './database.ts';
 import { INSTALLATION_COLUMNS, installationCheck, markValues } from './installation.ts';
@@ -48,11 +49,17 @@ export async function listAccountNames(sql: Sql): Promise<string[]> {
   return found.map((row) => row.name);
 }
 
-/** Writes what the configuration says; true when that changed anything. */
+/**
+ * Writes what the configuration says; true when that changed anything. Throws `configuration_invalid` for another
+ * provider while the old one has something of the account: its tasks would be asked for where nobody knows them.
+ */
 export async function upsertAccount(
   tx: Sql,
   account: AccountLimits & { readonly name: string; readonly provider: string },
 ): Promise<boolean> {
+  const seen = await findAccount(tx, account.name);
+  // Locked only then: `migrate` writes all accounts in one transaction, and fleets wait for their locks.
+  if (seen !== undefined && seen.provider !== account.provider) await requireNothingUnderWay(tx, seen);
   const changed = await rows(
     tx,
     `insert into onetake.accounts as a (name, provider, requests_per_minute, max_concurrent_generations)
@@ -68,6 +75,24 @@ returning a.name`,
     [account.name, account.provider, account.requestsPerMinute, account.maxConcurrentGenerations],
   );
   return changed.length > 0;
+}
+
+/** Under the account's lock, so that nothing is admitted meanwhile. */
+async function requireNothingUnderWay(tx: Sql, { name, provider }: Account): Promise<void> {
+  await lockAccount(tx, name);
+  const [found] = await rows(
+    tx,
+    `select from onetake.generation_requests
+where account = $1 and (state in ('submitting', 'ambiguous', 'accepted') or next_poll_at is not null)
+limit 1`,
+    [name],
+  );
+  if (found === undefined) return;
+  throw new OnetakeError(
+    'configuration_invalid',
+    `accounts.${name}.provider: "${provider}" has requests of this account that aren't finished.`,
+    { hint: 'Give the other provider an account of another name, or wait until they are.' },
+  );
 }
 
 /** After a 429. A pause never gets shorter. The caller holds the account's lock. */

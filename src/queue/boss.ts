@@ -28,6 +28,8 @@ export interface JobQueueOptions {
 }
 
 const MONITOR_INTERVAL_S = 600;
+/** Each pass asks every hundred queues whether anything is due, which it is once in the interval above. */
+const SUPERVISE_INTERVAL_S = 300;
 /** Of the installed pg-boss. */
 export const QUEUE_SCHEMA_VERSION: number = bossPackage.pgboss.schema;
 
@@ -63,6 +65,7 @@ export class JobQueue {
       schedule: false,
       registerInstance: false,
       supervise: role === 'worker',
+      superviseIntervalSeconds: SUPERVISE_INTERVAL_S,
       monitorIntervalSeconds: MONITOR_INTERVAL_S,
       queueCacheIntervalSeconds: MONITOR_INTERVAL_S,
       ...(role === 'client' ? { clock: unheldClock } : {}),

@@ -133,7 +133,8 @@ export interface Client {
    * Enqueues one intent; with `tx`, on that connection only and inside a savepoint, so that it commits and
    * rolls back with the caller. Throws `intent_mismatch`, `unknown_operation`, `unknown_account`,
    * `invalid_field`, `unknown_field`; after any of them the transaction is still usable. Under REPEATABLE
-   * READ or stricter also `serialization_failure`, when another transaction has just enqueued the key.
+   * READ or stricter also `serialization_failure`, when another transaction has just enqueued the key (under
+   * SERIALIZABLE anything of that account and operation).
    * Transactions that enqueue the same keys in different orders can deadlock (40P01), as with any unique key.
    */
   enqueue(input: EnqueueInput, options?: { readonly tx?: CallerTransaction }): Promise<EnqueueResult>;

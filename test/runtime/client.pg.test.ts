@@ -220,6 +220,30 @@ describe('what the client is asked', () => {
     expect(await client.get(id)).toMatchObject({ state: 'ambiguous' });
   });
 
+  it('upsertAccount moves an account to another provider only when the old one has nothing of it', async () => {
+    const account = { name: 'moves', provider: 'sonilo', requestsPerMinute: 1, maxConcurrentGenerations: 1 };
+    await client.upsertAccount(account);
+    const { id } = (await client.enqueue({ ...intent(), account: 'moves' })) as { id: string };
+    await client.upsertAccount({ ...account, provider: 'mine' });
+    for (const state of ['submitting', 'ambiguous', 'accepted'] as const) {
+      await insertRequest(database, { account: 'moves', state, request_key: state });
+      const moved = client.upsertAccount({ ...account, requestsPerMinute: 2 });
+      await expect(moved).rejects.toMatchObject({
+        code: 'configuration_invalid',
+        message: `accounts.moves.provider: "mine" has requests of this account that aren't finished.`,
+      });
+      await client.upsertAccount({ ...account, provider: 'mine', requestsPerMinute: 3 });
+      await database.query(
+        `do $$ begin
+  set local session_replication_role = replica;
+  delete from onetake.generation_requests where request_key = '${state}';
+end $$`,
+      );
+    }
+    await client.upsertAccount(account);
+    expect(await client.get(id)).toMatchObject({ state: 'queued', account: 'moves' });
+  });
+
   it.each([
     [{ name: 'with space' }, 'name'],
     [{ requestsPerMinute: 0 }, 'requestsPerMinute'],
