@@ -126,8 +126,8 @@ export async function openWorld(options: WorldOptions): Promise<ChaosWorld> {
 
 function textsIn(directory: string): string[] {
   try {
-    // Beside them lies a note of the databases that were seen.
-    const names = readdirSync(directory).filter((name) => name !== 'installations.json');
+    // Beside them lies a note of the databases that were seen; and what a killed process was just trying to write.
+    const names = readdirSync(directory).filter((name) => !/^(\.?installations\.json|\.probe\.)/.test(name));
     return names.flatMap((name) => textOf(join(directory, name)) ?? []);
   } catch {
     return [];
