@@ -46,12 +46,7 @@ export interface ProcessSetup {
 
 /** Throws for everything that is wrong with the options, before anything is opened. */
 export function setUp(options: ProcessOptions): ProcessSetup {
-  for (const key of Object.keys(options)) {
-    if (KNOWN.includes(key)) continue;
-    throw new OnetakeError('invalid_option', `Unknown option "${key}".${suggestion(key, KNOWN)}`, {
-      hint: `Options: ${KNOWN.join(', ')}.`,
-    });
-  }
+  checkOptions(options);
   const config = resolveConfig(options.config ?? {});
   const environment = readEnvironment();
   const providers = new Map<string, Provider>(Object.entries(options.providers ?? {}));
@@ -84,6 +79,33 @@ export function setUp(options: ProcessOptions): ProcessSetup {
       await Promise.all(ours.map((provider) => provider.close()));
     },
   };
+}
+
+/** What a worker is called is kept with its attempts, on disk and in the database, and printed. */
+const PLAIN_NAME = /^[^\p{Cc}\p{Cs}]{1,255}$/u;
+const EXPECTED: Readonly<Record<string, readonly [what: string, is: (value: unknown) => boolean]>> = {
+  connectionString: ['a string that is not empty', (value) => typeof value === 'string' && value !== ''],
+  providers: ['an object', (value) => typeof value === 'object' && value !== null],
+  credentials: ['a function', (value) => typeof value === 'function'],
+  onEvent: ['a function', (value) => typeof value === 'function'],
+  name: [
+    '1 to 255 characters without control characters',
+    (value) => typeof value === 'string' && PLAIN_NAME.test(value),
+  ],
+};
+
+function checkOptions(options: ProcessOptions): void {
+  for (const [key, value] of Object.entries(options)) {
+    if (!KNOWN.includes(key)) {
+      throw new OnetakeError('invalid_option', `Unknown option "${key}".${suggestion(key, KNOWN)}`, {
+        hint: `Options: ${KNOWN.join(', ')}.`,
+      });
+    }
+    const [what, is] = EXPECTED[key] ?? [];
+    if (value !== undefined && is?.(value) === false) {
+      throw new OnetakeError('invalid_option', `${key}: expected ${what}.`);
+    }
+  }
 }
 
 /** An operation that a newer release enqueued gets the settings of the first one we know: its rows may be rescued. */
