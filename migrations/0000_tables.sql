@@ -245,8 +245,9 @@ CREATE TABLE "onetake"."operator_actions" (
 --> statement-breakpoint
 CREATE TABLE "onetake"."read_pauses" (
 	"account" text PRIMARY KEY NOT NULL,
-	"since" timestamp with time zone NOT NULL,
+	"since" timestamp with time zone,
 	"paused_until" timestamp with time zone NOT NULL,
+	"probe_until" timestamp with time zone,
 	"failures" integer NOT NULL,
 	"reason" text NOT NULL
 );
@@ -331,6 +332,7 @@ CREATE INDEX "generation_requests_settled_notice_due" ON "onetake"."generation_r
 CREATE INDEX "generation_requests_due_polls" ON "onetake"."generation_requests" USING btree ("next_poll_at") WHERE next_poll_at is not null;--> statement-breakpoint
 CREATE INDEX "generation_requests_ambiguous" ON "onetake"."generation_requests" USING btree ("created_at") WHERE state = 'ambiguous';--> statement-breakpoint
 CREATE INDEX "generation_requests_attention" ON "onetake"."generation_requests" USING btree ("attention_since") WHERE attention is not null;--> statement-breakpoint
+CREATE INDEX "generation_requests_not_refunded" ON "onetake"."generation_requests" USING btree ("settled_at") WHERE state = 'failed' and provider_task_id is not null and refunded is not true;--> statement-breakpoint
 CREATE INDEX "generation_requests_newest" ON "onetake"."generation_requests" USING btree ("created_at");--> statement-breakpoint
 CREATE INDEX "submission_attempts_windows" ON "onetake"."submission_attempts" USING btree ("account","window_until");--> statement-breakpoint
 CREATE INDEX "submission_attempts_rounds" ON "onetake"."submission_attempts" USING btree ("account","operation","round");--> statement-breakpoint

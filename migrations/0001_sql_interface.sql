@@ -1265,6 +1265,8 @@ select
     end
     when 'submitting' then 'the provider''s answer'
     when 'accepted' then case
+      when r.attention = 'poll_failing' then format('the provider: its task can''t be read (%s)',
+        coalesce(r.poll_trouble, 'no answer'))
       when r.provider_finished_at is not null then 'its files'
       else 'the provider: task accepted, still running'
     end
@@ -1369,6 +1371,22 @@ join onetake.submission_attempts a on a.id = f.attempt_id
 where f.provider_task_id is distinct from r.provider_task_id
 order by f.since;
 --> statement-breakpoint
+-- What was paid for, came to nothing and has not been given back: tasks that failed, and tasks that belong to no
+-- request. `refunded` false is the provider's last word, null that it has said nothing. Oldest first.
+create view onetake.money_not_returned as
+select r.id as request_id, r.account, r.operation, r.request_key, r.provider_task_id, r.failure_reason as why,
+  r.settled_at as since, r.refunded,
+  -- Null: nobody looks any more.
+  case when r.next_poll_at is not null then r.refund_watch_until end as watched_until
+from onetake.generation_requests r
+where r.state = 'failed' and r.provider_task_id is not null and r.refunded is not true
+union all
+select u.request_id, u.account, u.operation, u.request_key, u.provider_task_id, 'unclaimed', u.since, u.refunded,
+  u.followed_until
+from onetake.unclaimed_tasks u
+where u.refunded is not true
+order by since;
+--> statement-breakpoint
 -- Everything that wants a person, oldest first, with the command that ends it.
 create view onetake.attention as
 select 'request' as subject_kind, r.id::text as subject, 'outcome unknown: ' || r.state_reason as what,
@@ -1379,9 +1397,25 @@ left join lateral (
 ) a on true
 where r.state = 'ambiguous'
 union all
-select 'request', r.id::text, replace(r.attention, '_', ' '), r.attention_since, 'onetake requests show ' || r.id
+select 'request', r.id::text,
+  replace(r.attention, '_', ' ') || case when r.attention = 'poll_failing' then coalesce(': ' || r.poll_trouble, '') else '' end,
+  r.attention_since,
+  case
+    -- The task is there and paid for; its key is what wants repair.
+    when r.attention = 'poll_failing' and r.poll_trouble in ('http_401', 'http_402', 'http_403') then 'onetake doctor'
+    -- Only a person can say that nothing comes of it any more.
+    when r.attention in ('overdue', 'poll_failing')
+      then format('onetake ambiguous resolve %s --abandon --reason ''…''', r.id)
+    when r.attention = 'not_refunded' then format('onetake requests acknowledge %s --reason ''…''', r.id)
+    else 'onetake requests show ' || r.id
+  end
 from onetake.generation_requests r
 where r.attention is not null
+union all
+-- One that is over in a moment wants nobody. Submissions go on.
+select 'account', p.account, 'its tasks can''t be read: ' || p.reason, p.since, 'onetake doctor'
+from onetake.read_pauses p
+where p.since < clock_timestamp() - interval '1 minute'
 union all
 select 'account', concat_ws('/', h.account, h.operation), 'held: ' || replace(h.kind, '_', ' '), h.since,
   'onetake accounts release ' || h.account

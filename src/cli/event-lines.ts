@@ -106,6 +106,14 @@ const DESCRIBE: Describe = {
     text: `account ${account} paused until ${timeOf(until)} (${kind})`,
     format: 'yellow',
   }),
+  'reads:paused': ({ account, reason }) => ({
+    text: `account ${account}: its tasks can't be read (${words(reason)}), one is tried at a time`,
+    format: 'yellow',
+  }),
+  'reads:resumed': ({ account }) => ({
+    text: `account ${account}: its tasks are read again`,
+    format: 'green',
+  }),
   'task:unreadable': ({ requestId, ...event }) => ({
     text: `${shortId(requestId)}  can't read its task (${answerOf(event)}), will again`,
     format: 'yellow',

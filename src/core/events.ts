@@ -116,6 +116,9 @@ export interface OnetakeEvents {
   /** A free check of a refused key passed, so the hold is over. An operator's release is a row, not an event. */
   'account:released': { account: string; operation: string | null; reason: 'key_check' };
   'account:paused': { account: string; kind: 'rate' | 'concurrency'; until: Date };
+  /** Its tasks can't be read: one read at a time until one tells something. Submissions don't hear of it. */
+  'reads:paused': { account: string; reason: string };
+  'reads:resumed': { account: string };
   'task:unreadable': {
     requestId: string;
     reason: string;

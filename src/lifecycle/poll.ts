@@ -1,12 +1,9 @@
 import { deliveryWarnings, runLimitMs } from '../core/delivery.ts';
-import {
-  nextPollDelayMs,
-  nextRefundLookMs,
-  type PollSettings,
-  REFUND_WATCH_MS,
-} from '../core/poll-schedule.ts';
+import { nextPollDelayMs, nextRefundLookMs, REFUND_WATCH_MS } from '../core/poll-schedule.ts';
 import type { TaskReading } from '../core/provider.ts';
+import { troubleOf } from '../core/read-path.ts';
 import {
+  type Claim,
   claimDueTasks,
   countEmptyRead,
   type DueTask,
@@ -14,6 +11,7 @@ import {
   insertAssets,
   markProviderFinished,
   noteRefundLook,
+  prolongClaim,
   schedulePoll,
   succeedRequest,
 } from '../postgres/accepted-tasks.ts';
@@ -24,17 +22,15 @@ import { type LockedRequest, lockRequest, noteAttention } from '../postgres/gene
 import { notify } from '../postgres/notifications.ts';
 import { freeSlotOfTask, noteRefund } from '../postgres/submission-attempts.ts';
 import { type HandOffContext, handOff } from './hand-off.ts';
+import { noteReadPath, type ReadPathContext } from './read-path.ts';
 import { ACCOUNT_TROUBLE, type ReadContext, readTask } from './read-task.ts';
 
 // Follows accepted tasks, whatever the submission path is going through: nothing here, and nothing that it
 // imports, knows of a breaker.
 
-export interface PollContext extends ReadContext, HandOffContext {
+export interface PollContext extends ReadContext, HandOffContext, ReadPathContext {
   readonly database: Database;
   readonly maxRunMsOf: (operation: string) => number;
-  readonly schedule: PollSettings;
-  /** In [0, 1). */
-  readonly random: () => number;
 }
 
 const CLAIM_MARGIN_MS = 15_000;
@@ -47,10 +43,10 @@ const ATTENTION_AFTER_ERRORS = 10;
 const EMPTY_READS = 3;
 
 /** Claims at most `limit` due tasks; each is then read and applied by `pollTask`. */
-export async function claimTasks(ctx: PollContext, limit: number): Promise<DueTask[]> {
-  const leaseMs = ctx.readTimeoutMs + CLAIM_MARGIN_MS;
+export async function claimTasks(ctx: PollContext, limit: number): Promise<Claim> {
+  const terms = { limit, leaseMs: ctx.readTimeoutMs + CLAIM_MARGIN_MS, intervalMs: ctx.schedule.intervalMs };
   // In a transaction that says READ COMMITTED: the role or database may default to something stricter.
-  return ctx.database.retryingTransaction((tx) => claimDueTasks(tx, limit, leaseMs));
+  return ctx.database.retryingTransaction((tx) => claimDueTasks(tx, terms));
 }
 
 /** Reads one claimed task and applies what it learns. */
@@ -60,6 +56,7 @@ export async function pollTask(ctx: PollContext, task: DueTask): Promise<void> {
     return;
   }
   const reading = await readTask(ctx, task);
+  await noteReadPath(ctx, task, reading);
   if (task.state === 'failed') await applyRefundLook(ctx, task, reading);
   else await applyReading(ctx, task, reading);
 }
@@ -67,7 +64,7 @@ export async function pollTask(ctx: PollContext, task: DueTask): Promise<void> {
 async function applyReading(ctx: PollContext, task: DueTask, reading: TaskReading): Promise<void> {
   switch (reading.kind) {
     case 'processing':
-      await reschedule(ctx, task, 0, null, null);
+      await reschedule(ctx, task, 0, NO_TROUBLE);
       if (task.ageMs > runLimitMs(task.operation, task.fields, ctx.maxRunMsOf(task.operation))) {
         await raise(ctx, task, 'overdue');
       }
@@ -85,7 +82,7 @@ async function applyReading(ctx: PollContext, task: DueTask, reading: TaskReadin
         httpStatus: reading.httpStatus,
         errorCode: reading.errorCode,
       });
-      await tryLater(ctx, task, reading.httpStatus, reading.retryAfterMs);
+      await tryLater(ctx, task, { ...reading, code: troubleOf(reading) });
   }
 }
 
@@ -116,13 +113,13 @@ async function applySuccess(
     isEmpty &&
     (await ctx.database.retryingTransaction((tx) => countEmptyRead(tx, task.id))) < EMPTY_READS
   ) {
-    await tryLater(ctx, task, null, null);
+    await tryLater(ctx, task, { ...NO_TROUBLE, code: 'no_result' });
     return;
   }
   const delivered = await whileRenewing(ctx, task, () => handOff(ctx, task.id, files));
   if (!delivered.done) {
     if (ctx.giveUp?.aborted === true) await handBack(ctx, task);
-    else await tryLater(ctx, task, null, null);
+    else await tryLater(ctx, task, { ...NO_TROUBLE, code: `file_${delivered.errorCode}` });
     return;
   }
   const status = isEmpty ? 'empty' : files.length > 0 && ctx.storage === null ? 'linked' : 'stored';
@@ -143,7 +140,7 @@ async function whileRenewing<Result>(
 ): Promise<Result> {
   const renewal = setInterval(() => {
     // A renewal that fails costs a second download at the worst, which is harmless.
-    const renew = (tx: Sql) => schedulePoll(tx, task.id, 'accepted', HAND_OFF_CLAIM_MS, task.pollErrors);
+    const renew = (tx: Sql) => prolongClaim(tx, task.id, HAND_OFF_CLAIM_MS);
     ctx.database.transaction(renew).catch(() => {});
   }, RENEW_EVERY_MS);
   try {
@@ -199,19 +196,22 @@ async function whileAccepted(
 
 /** Due at once, for another poller. */
 async function handBack(ctx: PollContext, task: DueTask): Promise<void> {
-  const { id, pollErrors } = task;
-  await ctx.database.retryingTransaction((tx) => schedulePoll(tx, id, 'accepted', 0, pollErrors));
+  await ctx.database.retryingTransaction((tx) => prolongClaim(tx, task.id, 0));
 }
 
+interface Trouble {
+  /** What a person is told; null: nothing is the matter. */
+  readonly code: string | null;
+  readonly httpStatus: number | null;
+  readonly retryAfterMs: number | null;
+}
+
+const NO_TROUBLE: Trouble = { code: null, httpStatus: null, retryAfterMs: null };
+
 /** A read that told nothing, or a file that is not safe yet: again, later, and in time a person is asked. */
-async function tryLater(
-  ctx: PollContext,
-  task: DueTask,
-  httpStatus: number | null,
-  retryAfterMs: number | null,
-): Promise<void> {
+async function tryLater(ctx: PollContext, task: DueTask, trouble: Trouble): Promise<void> {
   const errors = task.pollErrors + 1;
-  await reschedule(ctx, task, errors, httpStatus, retryAfterMs);
+  await reschedule(ctx, task, errors, trouble);
   if (errors >= ATTENTION_AFTER_ERRORS) await raise(ctx, task, 'poll_failing');
 }
 
@@ -219,8 +219,7 @@ async function reschedule(
   ctx: PollContext,
   task: DueTask,
   errors: number,
-  httpStatus: number | null,
-  retryAfterMs: number | null,
+  { code, httpStatus, retryAfterMs }: Trouble,
 ): Promise<void> {
   const history = {
     ageMs: task.ageMs,
@@ -229,7 +228,9 @@ async function reschedule(
     retryAfterMs,
   };
   const delayMs = nextPollDelayMs(ctx.schedule, history, ctx.random());
-  await ctx.database.retryingTransaction((tx) => schedulePoll(tx, task.id, 'accepted', delayMs, errors));
+  await ctx.database.retryingTransaction((tx) =>
+    schedulePoll(tx, task.id, 'accepted', delayMs, { count: errors, trouble: code }),
+  );
 }
 
 async function raise(ctx: PollContext, task: DueTask, attention: 'overdue' | 'poll_failing'): Promise<void> {

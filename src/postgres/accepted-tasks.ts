@@ -18,42 +18,75 @@ export interface DueTask {
   readonly sinceFailureMs: number | null;
   readonly pollErrors: number;
   readonly refundWatchIsOver: boolean;
+  /** Pauses in a row, where this is the one read that the account's pause lets through; else null. */
+  readonly probeOf: number | null;
+}
+
+export interface ClaimTerms {
+  readonly limit: number;
+  readonly leaseMs: number;
+  /** The wait, at most, of a task that comes due while another of its account is tried. */
+  readonly intervalMs: number;
+}
+
+export interface Claim {
+  readonly tasks: readonly DueTask[];
+  /** So many were due, and wait because the reads of their account are paused. */
+  readonly deferred: number;
 }
 
 /**
  * Claims due tasks. `next_poll_at` moves to the end of the lease, so it is schedule and claim in one: a
  * poller that dies leaves nothing to repair. `now()` is this statement's own transaction's start; SKIP
  * LOCKED never waits, so it is not stale.
+ *
+ * A page is the front of the index generation_requests_due_polls, whatever accounts it belongs to. While the reads of
+ * an account are paused its tasks move behind the pause, each once for each pause, so that they are in nobody's way;
+ * after it one of them, claimed under the lock of the pause, tries the path for all.
  */
-export async function claimDueTasks(sql: Sql, limit: number, leaseMs: number): Promise<DueTask[]> {
-  return rows(
+export async function claimDueTasks(sql: Sql, terms: ClaimTerms): Promise<Claim> {
+  const claimed = await rows<DueTask & { waits: boolean }>(
     sql,
-    `update onetake.generation_requests r
-set next_poll_at = now() + $2 * interval '1 ms'
-from (
-  select id from onetake.generation_requests
+    `with free_to_try as materialized (
+  select account from onetake.read_pauses
+  where since is not null and paused_until <= now() and (probe_until is null or probe_until <= now())
+  for no key update skip locked
+), page as materialized (
+  select id, account, next_poll_at from onetake.generation_requests
   where next_poll_at <= now()
   order by next_poll_at
   limit $1
   for no key update skip locked
-) due, onetake.accounts a
-where r.id = due.id and a.name = r.account
+), sorted as materialized (
+  select g.id, g.account, p.failures, greatest(p.paused_until, now()) as paused_until,
+    p.account is not null and (
+      f.account is null or row_number() over (partition by g.account order by g.next_poll_at, g.id) > 1
+    ) as waits
+  from page g
+  left join onetake.read_pauses p on p.account = g.account and p.since is not null
+  left join free_to_try f on f.account = g.account
+), probes as (
+  update onetake.read_pauses p
+  set probe_until = now() + $2 * interval '1 ms'
+  from sorted s
+  where p.account = s.account and not s.waits
+)
+update onetake.generation_requests r
+set next_poll_at = case
+  when s.waits then s.paused_until + (0.1 + 0.9 * random()) * $3 * interval '1 ms'
+  else now() + $2 * interval '1 ms'
+end
+from sorted s, onetake.accounts a
+where r.id = s.id and a.name = r.account
 returning r.id, r.account, r.operation, a.provider, r.provider_task_id as "taskId", r.fields, r.state,
-  extract(epoch from now() - coalesce(r.accepted_at, r.created_at)) * 1000::float8 as "ageMs",
-  extract(epoch from now() - r.settled_at) * 1000::float8 as "sinceFailureMs",
-  r.poll_errors as "pollErrors", coalesce(r.refund_watch_until <= now(), false) as "refundWatchIsOver"`,
-    [limit, leaseMs],
-  ).then((claimed) => claimed.map(decodeDueTask));
-}
-
-// numeric arrives as a string.
-function decodeDueTask(row: unknown): DueTask {
-  const task = row as DueTask;
-  return {
-    ...task,
-    ageMs: Number(task.ageMs),
-    sinceFailureMs: task.sinceFailureMs === null ? null : Number(task.sinceFailureMs),
-  };
+  (extract(epoch from now() - coalesce(r.accepted_at, r.created_at)) * 1000)::float8 as "ageMs",
+  (extract(epoch from now() - r.settled_at) * 1000)::float8 as "sinceFailureMs",
+  r.poll_errors as "pollErrors", coalesce(r.refund_watch_until <= now(), false) as "refundWatchIsOver",
+  s.failures as "probeOf", s.waits`,
+    [terms.limit, terms.leaseMs, terms.intervalMs],
+  );
+  const tasks = claimed.filter(({ waits }) => !waits);
+  return { tasks, deferred: claimed.length - tasks.length };
 }
 
 /** The earliest instant at which a task is due, a request's own or another, for the loop's sleep. */
@@ -74,13 +107,22 @@ export async function schedulePoll(
   id: string,
   state: 'accepted' | 'failed',
   delayMs: number,
-  errors: number,
+  errors: { readonly count: number; readonly trouble: string | null },
 ): Promise<void> {
   await sql.executeSql(
     `update onetake.generation_requests
-set next_poll_at = clock_timestamp() + $3 * interval '1 ms', poll_errors = $4
+set next_poll_at = clock_timestamp() + $3 * interval '1 ms', poll_errors = $4, poll_trouble = $5
 where id = $1 and state = $2 and provider_task_id is not null`,
-    [id, state, delayMs, errors],
+    [id, state, delayMs, errors.count, errors.trouble],
+  );
+}
+
+/** The claim goes on: its task's files are being fetched. */
+export async function prolongClaim(sql: Sql, id: string, forMs: number): Promise<void> {
+  await sql.executeSql(
+    `update onetake.generation_requests set next_poll_at = clock_timestamp() + $2 * interval '1 ms'
+where id = $1 and state = 'accepted'`,
+    [id, forMs],
   );
 }
 
@@ -117,7 +159,7 @@ export async function failRequest(
     `update onetake.generation_requests
 set state = 'failed', failure_reason = 'provider', settled_at = clock_timestamp(),
   provider_finished_at = coalesce(provider_finished_at, clock_timestamp()), refunded = $2,
-  charge = onetake.charge_of(id), poll_errors = 0, ${END_ATTENTION},
+  charge = onetake.charge_of(id), poll_errors = 0, poll_trouble = null, ${END_ATTENTION},
   refund_watch_until = clock_timestamp() + $3 * interval '1 ms',
   next_poll_at = clock_timestamp() + $4 * interval '1 ms'
 where id = $1`,
@@ -125,7 +167,10 @@ where id = $1`,
   );
 }
 
-/** The last word of the refund watch so far; without a next look the watch ends. */
+/**
+ * The last word of the refund watch so far; without a next look the watch ends. Money of a failed task that has not
+ * come back by then is for a person to ask for.
+ */
 export async function noteRefundLook(
   tx: Sql,
   id: string,
@@ -135,8 +180,14 @@ export async function noteRefundLook(
   await tx.executeSql(
     `update onetake.generation_requests
 set refunded = coalesce($2, refunded), charge = onetake.charge_of(id),
-  next_poll_at = clock_timestamp() + $3 * interval '1 ms'
-where id = $1`,
+  next_poll_at = clock_timestamp() + $3 * interval '1 ms',
+  attention = coalesce(attention, case when x.is_lost then 'not_refunded' end),
+  attention_since = coalesce(attention_since, case when x.is_lost then clock_timestamp() end)
+from (
+  select id as request_id, $3::float8 is null and failure_reason = 'provider' and coalesce($2, refunded) is not true as is_lost
+  from onetake.generation_requests where id = $1
+) x
+where id = x.request_id`,
     [id, refunded, nextMs],
   );
 }

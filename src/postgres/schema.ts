@@ -119,9 +119,12 @@ export const readPauses = onetake.table(
   'read_pauses',
   {
     account: text('account').primaryKey(),
-    since: instant('since').notNull(),
+    // Null: over. The row stays, so that no role of ours needs to delete.
+    since: instant('since'),
     pausedUntil: instant('paused_until').notNull(),
-    // In a row, those before the pause included.
+    // The lease of the one read that goes through after it.
+    probeUntil: instant('probe_until'),
+    // Pauses in a row.
     failures: integer('failures').notNull(),
     reason: text('reason').notNull(),
   },
@@ -262,6 +265,10 @@ export const generationRequests = onetake.table(
     index('generation_requests_due_polls').on(table.nextPollAt).where(sql.raw(`next_poll_at is not null`)),
     index('generation_requests_ambiguous').on(table.createdAt).where(sql.raw(`state = 'ambiguous'`)),
     index('generation_requests_attention').on(table.attentionSince).where(sql.raw(`attention is not null`)),
+    // Money that has not come back, for whoever asks for it.
+    index('generation_requests_not_refunded')
+      .on(table.settledAt)
+      .where(sql.raw(`state = 'failed' and provider_task_id is not null and refunded is not true`)),
     index('generation_requests_newest').on(table.createdAt),
   ],
 );

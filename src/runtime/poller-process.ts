@@ -78,6 +78,7 @@ export function createPoller(options: ProcessOptions = {}): Poller {
     readTimeoutMs: READ_TIMEOUT_MS,
     downloadTimeoutMs: DOWNLOAD_TIMEOUT_MS,
     random: Math.random,
+    readFailures: new Map(),
     giveUp: giveUp.signal,
   };
   const rescueCtx: RescueContext = { database: rescueDatabase, queue, emit, settingsOf: setup.settingsOf };
@@ -99,9 +100,9 @@ export function createPoller(options: ProcessOptions = {}): Poller {
     const looks = lookRoom > 0 ? await claimLooks(ctx, lookRoom) : [];
     for (const task of looks) start(followTask(ctx, task), [inFlight, looking]);
     const room = concurrency - inFlight.size;
-    const tasks = room > 0 ? await claimTasks(ctx, room) : [];
+    const { tasks, deferred } = room > 0 ? await claimTasks(ctx, room) : { tasks: [], deferred: 0 };
     for (const task of tasks) start(pollTask(ctx, task), [inFlight]);
-    return looks.length + tasks.length;
+    return looks.length + tasks.length + deferred;
   };
   const polling = new Loop({
     round: async () => {

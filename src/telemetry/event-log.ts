@@ -62,6 +62,7 @@ const WARNINGS: ReadonlySet<OnetakeEventName> = new Set([
   'configuration:differs',
   'installation:unrecognised',
   'process:trouble',
+  'reads:paused',
   'spool:trouble',
   'spool:unreplayed',
   'submission:alert',

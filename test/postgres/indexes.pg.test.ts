@@ -76,7 +76,16 @@ const QUERIES: readonly [string, (sql: Sql) => Promise<unknown>, readonly string
     (sql) => takeHealthDue(sql, 'sonilo/text-to-music', 500),
     ['submission_attempts_health_due'],
   ],
-  ['the claim of due polls', (sql) => claimDueTasks(sql, 50, 30_000), ['generation_requests_due_polls']],
+  [
+    'the claim of due polls',
+    (sql) => claimDueTasks(sql, { limit: 50, leaseMs: 30_000, intervalMs: 3_000 }),
+    ['generation_requests_due_polls'],
+  ],
+  [
+    'money that was not returned',
+    (sql) => sql.executeSql('select * from onetake.money_not_returned'),
+    ['generation_requests_not_refunded'],
+  ],
   ['the claim of due looks', (sql) => claimDueLooks(sql, 4, 30_000), ['followed_tasks_due']],
   ['the next poll', nextDueInMs, ['generation_requests_due_polls', 'followed_tasks_due']],
   [

@@ -420,6 +420,49 @@ describe('ambiguous_submissions', () => {
   });
 });
 
+describe('money that was not returned', () => {
+  it('lists what failed and what belongs to no request, until it is refunded', async () => {
+    const failed = async (columns: object) =>
+      insertRequest(database, {
+        state: 'failed',
+        failure_reason: 'provider',
+        settled_at: ago(9_000),
+        ...columns,
+      });
+    await failed({ refunded: true });
+    await failed({ failure_reason: 'abandoned', provider_task_id: null });
+    const watched = await failed({
+      refunded: false,
+      next_poll_at: ago(-1_000),
+      refund_watch_until: ago(-60_000),
+      provider_task_id: 'watched',
+    });
+    const given = await failed({
+      provider_task_id: 'over',
+      settled_at: ago(8_000),
+      refund_watch_until: ago(1),
+    });
+    const { id, attemptId } = await insertAmbiguous(database);
+    const followed = { request_id: id, attempt_id: attemptId, account: 'default', follow_until: ago(-9) };
+    await insert(database, 'followed_tasks', { ...followed, provider_task_id: 'twice', since: ago(7_000) });
+    await insert(database, 'followed_tasks', {
+      ...followed,
+      provider_task_id: 'returned',
+      since: ago(6_000),
+      refunded: true,
+    });
+    expect(
+      await database.query(
+        'select request_id, provider_task_id, why, refunded, watched_until is not null as watched from onetake.money_not_returned',
+      ),
+    ).toEqual([
+      { request_id: watched, provider_task_id: 'watched', why: 'provider', refunded: false, watched: true },
+      { request_id: given, provider_task_id: 'over', why: 'provider', refunded: null, watched: false },
+      { request_id: id, provider_task_id: 'twice', why: 'unclaimed', refunded: null, watched: false },
+    ]);
+  });
+});
+
 describe('attention', () => {
   it('holds everything that wants a person, oldest first, with the command that ends it', async () => {
     await insertRequest(database, { state: 'succeeded' });
@@ -428,6 +471,7 @@ describe('attention', () => {
       state: 'accepted',
       attention: 'poll_failing',
       attention_since: ago(20_000),
+      poll_trouble: 'http_404',
     });
     await insert(database, 'account_holds', {
       account: 'default',
@@ -453,8 +497,39 @@ describe('attention', () => {
       {
         subject_kind: 'request',
         subject: noted,
-        what: 'poll failing',
-        command: `onetake requests show ${noted}`,
+        what: 'poll failing: http_404',
+        command: `onetake ambiguous resolve ${noted} --abandon --reason '…'`,
+      },
+    ]);
+  });
+
+  it.each([
+    ['overdue', null, 'overdue', 'ambiguous resolve ID --abandon'],
+    ['poll_failing', 'http_401', 'poll failing: http_401', 'doctor'],
+    ['poll_failing', null, 'poll failing', 'ambiguous resolve ID --abandon'],
+    ['result_empty', null, 'result empty', 'requests show ID'],
+    ['not_refunded', null, 'not refunded', 'requests acknowledge ID'],
+  ])('names the command that ends %s (%s)', async (attention, poll_trouble, what, command) => {
+    const columns = { attention, attention_since: ago(0), poll_trouble };
+    const id = await insertRequest(database, { state: 'accepted', ...columns });
+    expect(await database.query('select what, command from onetake.attention')).toMatchObject([
+      { what, command: expect.stringContaining(`onetake ${command.replace('ID', id)}`) },
+    ]);
+  });
+
+  it('names an account whose tasks can’t be read, once that has lasted', async () => {
+    const pause = { account: 'default', paused_until: ago(0), failures: 3, reason: 'http_500' };
+    await insert(database, 'read_pauses', { ...pause, since: ago(50_000) });
+    expect(await database.query('select from onetake.attention')).toEqual([]);
+    await database.query(`update onetake.read_pauses set since = since - interval '11 s'`);
+    expect(
+      await database.query('select subject_kind, subject, what, command from onetake.attention'),
+    ).toEqual([
+      {
+        subject_kind: 'account',
+        subject: 'default',
+        what: "its tasks can't be read: http_500",
+        command: 'onetake doctor',
       },
     ]);
   });
