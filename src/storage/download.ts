@@ -15,6 +15,9 @@ export interface Download {
   /** Bytes of the file, where the answer states them. The client itself holds the body to that figure. */
   readonly contentLength: number | null;
   readonly contentType: string | null;
+  readonly etag: string | null;
+  /** Where `body` begins in the file. */
+  readonly from: number;
 }
 
 export interface DownloadRequest {
@@ -25,6 +28,8 @@ export interface DownloadRequest {
   /** The deadline of the whole download, the body included. Its reason should be a `StoreFault`. */
   readonly signal: AbortSignal;
   readonly idleTimeoutMs?: number;
+  /** Asked for from this byte on; the host may serve all of it nevertheless. */
+  readonly from?: number;
 }
 
 /**
@@ -35,14 +40,16 @@ export function createDownloadAgent(rules: AddressRules): Agent {
   return new Agent({ allowH2: false, connect: { lookup: rules.lookup, timeout: CONNECT_TIMEOUT_MS } });
 }
 
-/** Resolves at the headers of a 200; throws `StoreFault` for everything else. */
+/** Resolves at the headers of a 200, or of the 206 that was asked for; throws `StoreFault` for everything else. */
 export async function openDownload(download: DownloadRequest): Promise<Download> {
   let url = parseUrl(download.url);
   for (let redirects = 0; ; redirects += 1) {
     const refusal = download.rules.refuse(url);
     if (refusal !== null) throw new StoreFault(refusal);
     const response = await get(url, download);
-    if (response.statusCode === 200) return readable(response);
+    if (response.statusCode === 200) return readable(response, 0);
+    const from = download.from === undefined ? null : partFrom(response, download.from);
+    if (from !== null) return readable(response, from);
     // A broken body of an answer that nobody reads must not become an unhandled error.
     discard(response.body);
     url = redirectTarget(url, response, redirects);
@@ -55,7 +62,12 @@ async function get(url: URL, download: DownloadRequest): Promise<Dispatcher.Resp
     return await request(url, {
       method: 'GET',
       dispatcher: download.agent,
-      headers: { accept: '*/*', 'accept-encoding': 'identity', 'user-agent': 'onetake' },
+      headers: {
+        accept: '*/*',
+        'accept-encoding': 'identity',
+        'user-agent': 'onetake',
+        ...(download.from === undefined ? {} : { range: `bytes=${download.from}-` }),
+      },
       signal: download.signal,
       headersTimeout: idleTimeoutMs,
       bodyTimeout: idleTimeoutMs,
@@ -87,13 +99,29 @@ function redirectTarget(from: URL, response: Dispatcher.ResponseData, redirects:
   return parseUrl(location, from);
 }
 
-function readable(response: Dispatcher.ResponseData): Download {
+/**
+ * Where a part begins: at the byte that was asked for, and up to the end of the file. -1: elsewhere, packed, or
+ * nowhere, so that it is of no use; null: no such answer.
+ */
+function partFrom(response: Dispatcher.ResponseData, asked: number): number | null {
+  if (response.statusCode === 416) return USELESS;
+  if (response.statusCode !== 206) return null;
+  const [, first, last, whole] =
+    /^bytes (\d{1,15})-(\d{1,15})\/(\d{1,15})$/.exec(header(response, 'content-range') ?? '') ?? [];
+  const isPlain = (header(response, 'content-encoding') ?? 'identity') === 'identity';
+  return isPlain && Number(first) === asked && Number(last) + 1 === Number(whole) ? asked : USELESS;
+}
+
+const USELESS = -1;
+
+function readable(response: Dispatcher.ResponseData, from: number): Download {
   const encoding = header(response, 'content-encoding')?.trim().toLowerCase() ?? 'identity';
   const contentType = header(response, 'content-type');
+  const etag = header(response, 'etag');
   if (encoding === 'identity' || encoding === '') {
     const stated = header(response, 'content-length');
     const contentLength = stated !== null && /^\d{1,15}$/.test(stated) ? Number(stated) : null;
-    return { httpStatus: 200, body: response.body, contentLength, contentType };
+    return { httpStatus: response.statusCode, body: response.body, contentLength, contentType, etag, from };
   }
   // Asked for identity and got another encoding: a proxy on the way. The file in it is paid for, so decode.
   const decoder = decoderFor(encoding);
@@ -102,7 +130,8 @@ function readable(response: Dispatcher.ResponseData): Download {
     throw new StoreFault('transport', 'content_encoding', 200);
   }
   const body = pipeline(response.body, decoder, () => undefined);
-  return { httpStatus: 200, body, contentLength: null, contentType };
+  // What is decoded can't be gone on with: a host counts the bytes that it sends.
+  return { httpStatus: 200, body, contentLength: null, contentType, etag: null, from };
 }
 
 function decoderFor(encoding: string) {

@@ -2,7 +2,7 @@ import { randomBytes } from 'node:crypto';
 import { lstat, mkdir, open, readdir, readFile, rename, rm } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 import type { SpooledOutcome } from '../core/spooled-outcome.ts';
-import { syncDirectory, writeWhole } from './atomic-file.ts';
+import { syncDirectory, writeWhole } from './durable-write.ts';
 import { decodeSpooled, encodeSpooled, type SpoolReading } from './spool-file.ts';
 import { plainErrorCode } from './store-result.ts';
 

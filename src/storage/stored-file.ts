@@ -38,6 +38,16 @@ export async function openStoredFile(
   return ReadableStream.from(readFile(path));
 }
 
+/** False when it is gone, or of another length; a storage that can't be asked is another matter. */
+export async function hasStoredFile(root: string, location: string, bytes: number): Promise<boolean> {
+  requireLocation(location);
+  const found = await stat(join(root, location)).catch((error: NodeJS.ErrnoException) => {
+    if (error.code === 'ENOENT' || error.code === 'ENOTDIR') return undefined;
+    throw error;
+  });
+  return found?.size === bytes;
+}
+
 async function* readFile(path: string): AsyncGenerator<Uint8Array, void> {
   const handle = await openFile(path, 'r').catch(() => {
     throw fileMissing();

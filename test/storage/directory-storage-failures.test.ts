@@ -68,7 +68,7 @@ describe('a broken download', () => {
       if (httpStatus !== null) response.writeHead(httpStatus, { 'content-length': 1000 }).write(wav(100));
     };
     const failure = { kind: 'failed', reason: 'transport', httpStatus, errorCode: 'download_timeout' };
-    expect(await fixture.fetchFrom(stall, {}, 150)).toEqual(failure);
+    expect(await fixture.fetchFrom(stall, {}, 600)).toEqual(failure);
     expect(await fixture.tree()).toEqual([]);
   });
 

@@ -1,12 +1,12 @@
 import { createHash, randomUUID } from 'node:crypto';
 import { once } from 'node:events';
-import { mkdir, readdir, readFile, stat, utimes, writeFile } from 'node:fs/promises';
+import { mkdir, readdir, readFile, rename, rmdir, stat, utimes, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { setFlagsFromString } from 'node:v8';
 import { runInNewContext } from 'node:vm';
 import { describe, expect, it } from 'vitest';
 import { createDirectoryStorage } from '../../src/storage/directory-storage.ts';
-import { wav } from './file-server.ts';
+import { type Answer, wav } from './file-server.ts';
 import { resultFile, useStorage } from './storage-fixture.ts';
 
 const fixture = useStorage();
@@ -148,20 +148,34 @@ describe('the disk', () => {
   it('that refuses is a failure of storage', async () => {
     await writeFile(join(fixture.directory, fixture.requestId), 'a file where the folder would be');
     const result = await fixture.fetchFrom((_request, response) => response.end(wav(100)));
-    expect(result).toEqual({ kind: 'failed', reason: 'storage', httpStatus: 200, errorCode: 'EEXIST' });
+    expect(result).toEqual({ kind: 'failed', reason: 'storage', httpStatus: 200, errorCode: 'ENOTDIR' });
   });
 
-  it('is rid of leftovers of the same file, when they are old', async () => {
-    const folder = join(fixture.directory, fixture.requestId);
-    const old = '.0.0123456789abcdef.part';
-    const live = '.0.fedcba9876543210.part';
-    const other = '.1.0123456789abcdef.part';
+  it('is rid of what earlier runs left of a file once it is whole, and of what is a day old', async () => {
+    const folder = join(fixture.directory, '.partial');
+    const left = (index: number, random: string) => `${fixture.requestId}.${index}.-.${random}`;
+    const [same, old, live] = [left(0, 'aa'), left(1, 'bb'), left(2, 'cc')];
     await mkdir(folder);
-    for (const name of [old, live, other]) await writeFile(join(folder, name), 'half');
-    const longAgo = new Date(Date.now() - 3_700_000);
-    for (const name of [old, other]) await utimes(join(folder, name), longAgo, longAgo);
+    for (const name of [same, old, live]) await writeFile(join(folder, name), 'half');
+    const longAgo = new Date(Date.now() - 86_500_000);
+    await utimes(join(folder, old), longAgo, longAgo);
     await fixture.fetchFrom((_request, response) => response.end(wav(100)));
-    expect((await fixture.tree()).sort()).toEqual([live, other, '0.wav'].sort());
+    expect((await fixture.tree()).sort()).toEqual([live, '0.wav'].sort());
+  });
+
+  it('that goes away while the process runs is not made anew elsewhere, and is used again when it is back', async () => {
+    const answer: Answer = (_request, response) => response.end(wav(100));
+    expect(await fixture.fetchFrom(answer)).toMatchObject({ kind: 'stored' });
+    await rename(fixture.directory, `${fixture.directory}-away`);
+    const refused = { kind: 'failed', reason: 'storage', httpStatus: 200, errorCode: 'ENOENT' };
+    expect(await fixture.fetchFrom(answer)).toEqual(refused);
+    await expect(stat(fixture.directory)).rejects.toMatchObject({ code: 'ENOENT' });
+    // What a volume leaves behind when it is unmounted.
+    await mkdir(fixture.directory);
+    expect(await fixture.fetchFrom(answer)).toEqual(refused);
+    await rmdir(fixture.directory);
+    await rename(`${fixture.directory}-away`, fixture.directory);
+    expect(await fixture.fetchFrom(answer)).toMatchObject({ kind: 'stored' });
   });
 
   it('gets a directory that is not there yet, at any depth', async () => {
