@@ -3,7 +3,7 @@ import type { EventListener } from '../runtime/event-bus.ts';
 import { createEventLog } from '../telemetry/event-log.ts';
 import type { Terminal } from './output.ts';
 import type { Format } from './style.ts';
-import { shortId } from './text.ts';
+import { shortId, size } from './text.ts';
 
 /** What a person reads of an event; undefined for one that tells a person nothing. */
 export interface EventLine {
@@ -126,6 +126,14 @@ const DESCRIBE: Describe = {
   'asset:failed': ({ requestId, errorCode }) => ({
     text: `${shortId(requestId)}  can't store a file (${errorCode}), will again`,
     format: 'yellow',
+  }),
+  'asset:progress': ({ requestId, bytes, totalBytes }) => ({
+    text: `${shortId(requestId)}  ${size(bytes)}${totalBytes === null ? '' : ` of ${size(totalBytes)}`} of a file`,
+    format: 'dim',
+  }),
+  'asset:lost': ({ requestId, errorCode }) => ({
+    text: `${shortId(requestId)}  its files can't be had any more (${words(errorCode)}); it was paid for`,
+    format: 'red',
   }),
   'rescue:done': ({ rescued, count }) => ({ text: `rescued ${count}: ${words(rescued)}` }),
   'request:expired': ({ requestId }) => ({ text: `${shortId(requestId)}  expired`, format: 'dim' }),

@@ -127,8 +127,12 @@ export interface OnetakeEvents {
   };
   'task:finished': { requestId: string; to: 'succeeded' | 'failed'; files: number };
   'task:refunded': { requestId: string; providerTaskId: string };
+  /** About every five seconds of a download. */
+  'asset:progress': { requestId: string; index: number; bytes: number; totalBytes: number | null };
   'asset:stored': { requestId: string; index: number; bytes: number };
   'asset:failed': { requestId: string; index: number; errorCode: string };
+  /** It was made, and its files can't be had any more. */
+  'asset:lost': { requestId: string; errorCode: string };
   'rescue:done': { rescued: string; count: number };
   'request:expired': { requestId: string };
 }

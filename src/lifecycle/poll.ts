@@ -1,5 +1,5 @@
 import { deliveryWarnings, runLimitMs } from '../core/delivery.ts';
-import { nextPollDelayMs, nextRefundLookMs, REFUND_WATCH_MS } from '../core/poll-schedule.ts';
+import { nextPollDelayMs, nextRefundLookMs, REFUND_WATCH_MS, RESULT_LOST_AFTER_MS } from '../core/poll-schedule.ts';
 import type { TaskReading } from '../core/provider.ts';
 import { troubleOf } from '../core/read-path.ts';
 import {
@@ -10,6 +10,8 @@ import {
   failRequest,
   insertAssets,
   markProviderFinished,
+  type NewAsset,
+  noteHandOff,
   noteRefundLook,
   prolongClaim,
   schedulePoll,
@@ -20,8 +22,9 @@ import type { Database, Sql } from '../postgres/database.ts';
 import { noteRefundOfFollowed } from '../postgres/followed-tasks.ts';
 import { type LockedRequest, lockRequest, noteAttention } from '../postgres/generation-requests.ts';
 import { notify } from '../postgres/notifications.ts';
+import { listFiles } from '../postgres/request-overview.ts';
 import { freeSlotOfTask, noteRefund } from '../postgres/submission-attempts.ts';
-import { type HandOffContext, handOff } from './hand-off.ts';
+import { type FileProgress, type HandOffContext, handOff } from './hand-off.ts';
 import { noteReadPath, type ReadPathContext } from './read-path.ts';
 import { ACCOUNT_TROUBLE, type ReadContext, readTask } from './read-task.ts';
 
@@ -37,6 +40,7 @@ const CLAIM_MARGIN_MS = 15_000;
 /** A claim on a task whose files are being fetched; renewed while that goes on. */
 const HAND_OFF_CLAIM_MS = 60_000;
 const RENEW_EVERY_MS = 20_000;
+const PROGRESS_EVERY_MS = 5_000;
 /** Reads in a row that told nothing before a person is asked to look. */
 const ATTENTION_AFTER_ERRORS = 10;
 /** Finished without media: asked again so many times before it is taken for the truth. */
@@ -82,6 +86,8 @@ async function applyReading(ctx: PollContext, task: DueTask, reading: TaskReadin
         httpStatus: reading.httpStatus,
         errorCode: reading.errorCode,
       });
+      // The task is forgotten, and with it the way to its files.
+      if (reading.httpStatus === 404 && (await applyLoss(ctx, task, 'task_gone', []))) return;
       await tryLater(ctx, task, { ...reading, code: troubleOf(reading) });
   }
 }
@@ -116,36 +122,79 @@ async function applySuccess(
     await tryLater(ctx, task, { ...NO_TROUBLE, code: 'no_result' });
     return;
   }
-  const delivered = await whileRenewing(ctx, task, () => handOff(ctx, task.id, files));
+  const delivered = await whileRenewing(ctx, task, async (onProgress) =>
+    handOff(ctx, {
+      requestId: task.id,
+      files,
+      known: await listFiles(ctx.database, task.id),
+      record: (asset) => recordAsset(ctx, task, asset),
+      onProgress,
+    }),
+  );
   if (!delivered.done) {
     if (ctx.giveUp?.aborted === true) await handBack(ctx, task);
-    else await tryLater(ctx, task, { ...NO_TROUBLE, code: `file_${delivered.errorCode}` });
+    else if (!(delivered.gone && (await applyLoss(ctx, task, delivered.errorCode, warnings))))
+      await tryLater(ctx, task, { ...NO_TROUBLE, code: `file_${delivered.errorCode}` });
     return;
   }
   const status = isEmpty ? 'empty' : files.length > 0 && ctx.storage === null ? 'linked' : 'stored';
   const differences = deliveryWarnings(task.operation, task.fields, delivered.assets);
   const told = [...new Set([...warnings, ...differences, ...delivered.warnings])];
   const applied = await whileAccepted(ctx, task, async (tx) => {
-    await insertAssets(tx, task.id, delivered.assets);
     await succeedRequest(tx, task.id, { status, document, warnings: told });
   });
   if (applied) ctx.emit('task:finished', { requestId: task.id, to: 'succeeded', files: files.length });
+}
+
+/** At once, so that whoever follows a poller that died goes on behind it. */
+function recordAsset(ctx: PollContext, task: DueTask, asset: NewAsset): Promise<boolean> {
+  return whileAccepted(ctx, task, (tx) => insertAssets(tx, task.id, [asset]));
+}
+
+/**
+ * It was made, and for longer than the provider keeps it its files could not be had: an end that an operator sees,
+ * and never a new generation. False: it is too early to say so.
+ */
+async function applyLoss(
+  ctx: PollContext,
+  task: DueTask,
+  errorCode: string,
+  warnings: readonly string[],
+): Promise<boolean> {
+  if ((task.sinceFinishedMs ?? 0) < RESULT_LOST_AFTER_MS) return false;
+  const applied = await whileAccepted(ctx, task, (tx) => succeedRequest(tx, task.id, { status: 'lost', document: null, warnings }));
+  if (applied) {
+    ctx.emit('asset:lost', { requestId: task.id, errorCode });
+    ctx.emit('task:finished', { requestId: task.id, to: 'succeeded', files: 0 });
+  }
+  return true;
 }
 
 /** Keeps the claim while `work` goes on, so that a poller that dies is followed within a minute. */
 async function whileRenewing<Result>(
   ctx: PollContext,
   task: DueTask,
-  work: () => Promise<Result>,
+  work: (onProgress: (progress: FileProgress) => void) => Promise<Result>,
 ): Promise<Result> {
+  let latest: FileProgress | undefined;
+  const telling = setInterval(() => {
+    if (latest === undefined) return;
+    const told = latest;
+    latest = undefined;
+    ctx.emit('asset:progress', { requestId: task.id, ...told });
+    noteHandOff(ctx.database, task.id, told).catch(() => {});
+  }, PROGRESS_EVERY_MS);
   const renewal = setInterval(() => {
     // A renewal that fails costs a second download at the worst, which is harmless.
     const renew = (tx: Sql) => prolongClaim(tx, task.id, HAND_OFF_CLAIM_MS);
     ctx.database.transaction(renew).catch(() => {});
   }, RENEW_EVERY_MS);
   try {
-    return await work();
+    return await work((progress) => {
+      latest = progress;
+    });
   } finally {
+    clearInterval(telling);
     clearInterval(renewal);
   }
 }

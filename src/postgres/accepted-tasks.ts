@@ -17,6 +17,8 @@ export interface DueTask {
   /** Since it failed; null while it is accepted. */
   readonly sinceFailureMs: number | null;
   readonly pollErrors: number;
+  /** Since it was first read as finished; null before. */
+  readonly sinceFinishedMs: number | null;
   readonly refundWatchIsOver: boolean;
   /** Pauses in a row, where this is the one read that the account's pause lets through; else null. */
   readonly probeOf: number | null;
@@ -81,6 +83,7 @@ where r.id = s.id and a.name = r.account
 returning r.id, r.account, r.operation, a.provider, r.provider_task_id as "taskId", r.fields, r.state,
   (extract(epoch from now() - coalesce(r.accepted_at, r.created_at)) * 1000)::float8 as "ageMs",
   (extract(epoch from now() - r.settled_at) * 1000)::float8 as "sinceFailureMs",
+  (extract(epoch from now() - r.provider_finished_at) * 1000)::float8 as "sinceFinishedMs",
   r.poll_errors as "pollErrors", coalesce(r.refund_watch_until <= now(), false) as "refundWatchIsOver",
   s.failures as "probeOf", s.waits`,
     [terms.limit, terms.leaseMs, terms.intervalMs],
@@ -204,7 +207,20 @@ export interface NewAsset {
   readonly stored: boolean;
 }
 
-/** Recorded before the request says `succeeded`; again harmless. */
+/** How far the file has come that is being fetched; for whoever looks. */
+export async function noteHandOff(
+  sql: Sql,
+  id: string,
+  { bytes, totalBytes }: { readonly bytes: number; readonly totalBytes: number | null },
+): Promise<void> {
+  await sql.executeSql(
+    `update onetake.generation_requests set hand_off_bytes = $2, hand_off_total_bytes = $3
+where id = $1 and state = 'accepted'`,
+    [id, bytes, totalBytes],
+  );
+}
+
+/** Recorded before the request says `succeeded`; again harmless, and under the request's lock the later one holds. */
 export async function insertAssets(tx: Sql, requestId: string, assets: readonly NewAsset[]): Promise<void> {
   await tx.executeSql(
     `insert into onetake.assets (request_id, index, kind, variant, label, content_type, bytes, sha256, location,
@@ -213,7 +229,9 @@ select $1, t.index, t.kind, t.variant, t.label, t.content_type, t.bytes, t.sha25
   case when t.stored then clock_timestamp() end
 from jsonb_to_recordset($2::jsonb) as t (index integer, kind text, variant integer, label text, content_type text, bytes bigint,
   sha256 text, location text, stored boolean)
-on conflict (request_id, index) do nothing`,
+on conflict (request_id, index) do update
+set kind = excluded.kind, variant = excluded.variant, label = excluded.label, content_type = excluded.content_type,
+  bytes = excluded.bytes, sha256 = excluded.sha256, location = excluded.location, stored_at = excluded.stored_at`,
     [
       requestId,
       JSON.stringify(assets.map(({ contentType, ...asset }) => ({ ...asset, content_type: contentType }))),
@@ -225,7 +243,7 @@ export async function succeedRequest(
   tx: Sql,
   id: string,
   result: {
-    readonly status: 'stored' | 'linked' | 'empty';
+    readonly status: 'stored' | 'linked' | 'empty' | 'lost';
     readonly document: ResultDocument | null;
     readonly warnings: readonly string[];
   },
@@ -234,10 +252,11 @@ export async function succeedRequest(
     `update onetake.generation_requests
 set state = 'succeeded', result_status = $2, settled_at = clock_timestamp(), next_poll_at = null, poll_errors = 0,
   poll_trouble = null, warnings = $3::text[], document = $4::jsonb, charge = onetake.charge_of(id),
-  attention = coalesce(onetake.lasting_attention(attention), case when $2 = 'empty' then 'result_empty' end),
+  attention = coalesce(onetake.lasting_attention(attention),
+    case when $2 in ('empty', 'lost') then 'result_' || $2 end),
   attention_since = case
     when onetake.lasting_attention(attention) is not null then attention_since
-    when $2 = 'empty' then clock_timestamp()
+    when $2 in ('empty', 'lost') then clock_timestamp()
   end
 where id = $1`,
     [id, result.status, result.warnings, result.document === null ? null : JSON.stringify(result.document)],

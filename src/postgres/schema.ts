@@ -168,6 +168,9 @@ export const generationRequests = onetake.table(
     // Reads that said `succeeded` and named no file.
     emptyReads: integer('empty_reads').notNull().default(0),
     providerFinishedAt: instant('provider_finished_at'),
+    // Of the file that is being fetched, as of a moment ago.
+    handOffBytes: bigint('hand_off_bytes', { mode: 'number' }),
+    handOffTotalBytes: bigint('hand_off_total_bytes', { mode: 'number' }),
     supersedes: uuid('supersedes'),
     fairGroup: text('fair_group').notNull().default(''),
     priority: integer('priority').notNull().default(0),

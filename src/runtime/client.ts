@@ -323,6 +323,7 @@ export function createClient(options: ClientOptions): Client {
           seen = true;
           onProgress?.(request);
         } catch (error) {
+          if (stopping !== undefined) throw stopped();
           if (!isAway(error) || !seen) throw error;
         }
         await waits.settled(id, signal, onProgress === undefined ? undefined : PROGRESS_MS);

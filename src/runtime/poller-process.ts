@@ -21,7 +21,8 @@ const LOCKED_WAIT_MS = 50;
 const POOL_MAX = 8;
 const RESCUE_POOL_MAX = 3;
 const READ_TIMEOUT_MS = 15_000;
-const DOWNLOAD_TIMEOUT_MS = 300_000;
+/** A file may be large and a line slow; one that stalls ends much sooner. */
+const DOWNLOAD_TIMEOUT_MS = 3_600_000;
 /** From the call of `stop`: how long downloads under way may go on before they are left to another poller. */
 const DOWNLOAD_GRACE_MS = 10_000;
 /** From there: how long a stop waits for the rest, none of which costs anything when it is left undone. */

@@ -28,6 +28,7 @@ export class PartialFiles {
 
   /** What a run that died, or gave up, has left of the file; the longest of those that can be gone on with. */
   async find(requestId: string, index: number): Promise<EarlierPart | null> {
+    await onDisk(this.#make());
     await this.#sweep();
     const parts = await Promise.all((await this.#partsOf(requestId, index)).map((name) => this.#look(name)));
     const usable = parts.filter((part) => part !== null && part.bytes > 0 && part.tag !== UNTAGGED);
@@ -39,7 +40,6 @@ export class PartialFiles {
    * with another's part copies it, and never writes into it.
    */
   async begin(requestId: string, index: number, tag: string | null): Promise<Draft> {
-    await onDisk(this.#make());
     const name = [requestId, index, tag ?? UNTAGGED, randomBytes(8).toString('hex')].join('.');
     const path = join(this.#folder, name);
     const handle = await onDisk(open(path, 'wx', 0o644));

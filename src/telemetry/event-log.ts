@@ -50,6 +50,7 @@ const ALLOWED: ReadonlySet<string> = new Set([
   'shadow',
   'times',
   'to',
+  'totalBytes',
   'trouble',
   'until',
   'wireOracle',
@@ -59,6 +60,7 @@ const ALLOWED: ReadonlySet<string> = new Set([
 const WARNINGS: ReadonlySet<OnetakeEventName> = new Set([
   'account:held',
   'asset:failed',
+  'asset:lost',
   'configuration:differs',
   'installation:unrecognised',
   'process:trouble',

@@ -98,6 +98,7 @@ function countersIn(registry: Registry): Counted {
   const stored = counter('assets_stored_total', 'Files brought in.');
   const bytes = counter('assets_stored_bytes_total', 'Bytes of the files brought in.');
   const failed = counter('assets_failed_total', 'Downloads that failed and are tried again.', ['error_code']);
+  const lost = counter('assets_lost_total', 'Results that can not be had any more.');
   const rescued = counter('rescued_total', 'What sweeps put right.', ['what']);
   const expired = counter('requests_expired_total', 'Requests not submitted by their deadline.');
   const trouble = counter('process_trouble_total', 'Failed rounds of a loop, as often as they were told.', [
@@ -129,6 +130,7 @@ function countersIn(registry: Registry): Counted {
       bytes.inc(event.bytes);
     },
     'asset:failed': ({ errorCode }) => failed.inc({ error_code: errorCode }),
+    'asset:lost': () => lost.inc(),
     'rescue:done': (event) => rescued.inc({ what: event.rescued }, event.count),
     'request:expired': () => expired.inc(),
     'process:trouble': ({ role, loop, errorCode, times = 1 }) =>

@@ -1,5 +1,5 @@
 import { createHash } from 'node:crypto';
-import { mkdtemp, readdir, readFile, rm } from 'node:fs/promises';
+import { mkdtemp, readdir, readFile, rename, rm, writeFile } from 'node:fs/promises';
 import { createServer, type IncomingMessage, type ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { tmpdir } from 'node:os';
@@ -200,6 +200,190 @@ from onetake.generation_requests where id = $1`,
     expect(vi.getTimerCount()).toBe(timers);
   });
 
+  it('records each file when it is safe, and goes on behind it', async () => {
+    const files = await fileServer();
+    const world = await storingWorld({ provider: 'raw' });
+    const id = await world.song('one');
+    await world.worker().runOnce();
+    await world.passTime(1_000);
+    const media = [0, 1].map((index) => ({ ...mediaOf(`${files.url}/${index}`), stream_index: index }));
+    world.raw.onGet = (call) => call.answer(200, { ...finished(call.path, files.url), audio: media });
+    files.answer = (request, response) => {
+      if (request.url?.startsWith('/1/')) response.writeHead(503).end();
+      else response.end(WAV);
+    };
+    const poller = world.poller();
+    await poller.runOnce();
+    expect(await world.client.get(id)).toMatchObject({ state: 'accepted', files: [{ index: 0 }] });
+    files.answer = (_request, response) => response.end(WAV);
+    await world.passTime(60_000);
+    await poller.runOnce();
+    expect(await world.request(id)).toMatchObject({ state: 'succeeded', result_status: 'stored' });
+    expect(files.requests.map(({ url }) => url?.split('/')[1])).toEqual(['0', '1', '1']);
+    expect(await world.client.get(id)).toMatchObject({ files: [{ index: 0 }, { index: 1 }] });
+
+    // Except one that was recorded and has gone since.
+    const again = await world.song('two');
+    await world.worker().runOnce();
+    await world.passTime(1_000);
+    files.answer = (request, response) => {
+      if (request.url?.startsWith('/1/')) response.writeHead(503).end();
+      else response.end(WAV);
+    };
+    await poller.runOnce();
+    await rm(join(world.directory, again, '0.wav'));
+    files.answer = (_request, response) => response.end(WAV);
+    await world.passTime(60_000);
+    await poller.runOnce();
+    expect(await world.request(again)).toMatchObject({ state: 'succeeded' });
+    expect((await filesIn(world.directory)).sort()).toEqual(['0.wav', '0.wav', '1.wav', '1.wav']);
+  });
+
+  it('shows how far a file has come, in an event and to whoever asks what the request waits for', async () => {
+    vi.useFakeTimers({ toFake: ['setInterval', 'clearInterval'] });
+    onTestFinished(() => void vi.useRealTimers());
+    const files = await fileServer();
+    const world = await storingWorld({ provider: 'raw' });
+    const id = await world.song('one');
+    await world.worker().runOnce();
+    await world.passTime(1_000);
+    const whole = Buffer.concat([WAV, Buffer.alloc(99_956)]);
+    const started = new Promise<ServerResponse>((resolve) => {
+      files.answer = (_request, response) => {
+        response.writeHead(200, { 'content-length': whole.length });
+        response.write(whole.subarray(0, 50_000), () => resolve(response));
+      };
+    });
+    world.raw.onGet = (call) => {
+      call.answer(200, {
+        ...finished(call.path, files.url),
+        audio: [{ ...mediaOf(files.url), file_size: 0 }],
+      });
+    };
+    const polled = world.poller().runOnce();
+    const download = await started;
+    const progress = () => world.events.find(({ name }) => name === 'asset:progress')?.event;
+    await waitFor(() => vi.advanceTimersByTime(5_000) && progress() !== undefined, { what: 'the event' });
+    expect(progress()).toMatchObject({ requestId: id, index: 0, totalBytes: whole.length });
+    await waitFor(
+      async () =>
+        (await world.client.get(id))?.waitingFor === 'its files: 0 stored, 49 kB of 98 kB of the next',
+      { what: 'it to be shown' },
+    );
+    download.end(whole.subarray(50_000));
+    await polled;
+    expect(await world.client.get(id)).toMatchObject({ state: 'succeeded', waitingFor: null });
+  });
+
+  it('takes a result that nobody has any more for lost, eight days on, and never for a reason of our own', async () => {
+    const files = await fileServer();
+    const world = await storingWorld({ provider: 'raw' });
+    const [expired, forgotten, unstored] = (await world.songs(3)) as [string, string, string];
+    await world.worker().runOnce();
+    await world.passTime(1_000);
+    const taskOf = async (id: string) => (await world.request(id))['provider_task_id'];
+    let days = 0;
+    const away = join(world.directory, '..', `away-${expired}`);
+    onTestFinished(() => rm(away, { recursive: true, force: true }));
+    const forgottenTask = await taskOf(forgotten);
+    world.raw.onGet = (call) => {
+      const task = call.path.split('/').at(-1);
+      if (task === forgottenTask && days > 0) call.answer(404, { code: 'not_found' });
+      else call.answer(200, finished(call.path, `${files.url}/${task}`));
+    };
+    const unstoredTask = await taskOf(unstored);
+    files.answer = (request, response) => {
+      if (days > 0 && request.url?.startsWith(`/${unstoredTask}/`)) response.end(WAV);
+      else response.writeHead(403).end('<Error/>');
+    };
+    const poller = world.poller();
+    await poller.runOnce();
+    await rename(world.directory, away);
+    for (days = 1; days <= 7; days++) {
+      await world.passTime(86_400_000);
+      await poller.runOnce();
+    }
+    for (const id of [expired, forgotten]) {
+      expect(await world.request(id)).toMatchObject({ state: 'accepted', charge: 'charged' });
+    }
+    await world.passTime(86_400_000 + 60_000);
+    await poller.runOnce();
+    for (const id of [expired, forgotten]) {
+      expect(await world.request(id)).toMatchObject({
+        state: 'succeeded',
+        result_status: 'lost',
+        attention: 'result_lost',
+        charge: 'charged',
+      });
+    }
+    expect(world.posts()).toBe(3);
+    const shown = await world.database.query('select what from onetake.attention');
+    expect(shown.filter(({ what }) => what === 'result lost')).toHaveLength(2);
+    // Its file is there for the taking; what is missing is a disk of ours.
+    await poller.runOnce();
+    expect(await world.request(unstored)).toMatchObject({ state: 'accepted', attention: 'poll_failing' });
+    await rename(away, world.directory);
+    await world.passTime(600_000);
+    await poller.runOnce();
+    expect(await world.request(unstored)).toMatchObject({ state: 'succeeded', result_status: 'stored' });
+  });
+
+  it('frees slots and submits while its disk is away, and delivers when it is back', async () => {
+    const files = await fileServer();
+    const world = await storingWorld({ provider: 'raw', limits: { maxConcurrentGenerations: 1 } });
+    const ids = await world.songs(3);
+    world.raw.onGet = (call) => call.answer(200, finished(call.path, files.url));
+    const [worker, poller] = [world.worker(), world.poller()];
+    // A file where the directory would be.
+    await rm(world.directory, { recursive: true });
+    await writeFile(world.directory, '');
+    for (const _ of ids) {
+      await worker.runOnce();
+      await world.passTime(60_000);
+      await poller.runOnce();
+    }
+    expect(Object.values(await world.states())).toEqual(['accepted', 'accepted', 'accepted']);
+    expect(world.posts()).toBe(3);
+    await rm(world.directory);
+    await world.passTime(60_000);
+    await poller.runOnce();
+    expect(Object.values(await world.states())).toEqual(['succeeded', 'succeeded', 'succeeded']);
+  });
+
+  it('goes on with a file that was cut', async () => {
+    const files = await fileServer();
+    const world = await storingWorld({ provider: 'raw' });
+    const id = await world.song('one');
+    await world.worker().runOnce();
+    await world.passTime(1_000);
+    const whole = Buffer.concat([WAV, Buffer.alloc(199_956, 'sound')]);
+    world.raw.onGet = (call) =>
+      call.answer(200, {
+        ...finished(call.path, files.url),
+        audio: [{ ...mediaOf(files.url), file_size: whole.length }],
+      });
+    const ranges: (string | undefined)[] = [];
+    files.answer = (request, response) => {
+      ranges.push(request.headers.range);
+      const from = Number(/\d+/.exec(request.headers.range ?? '0')?.[0]);
+      response.writeHead(from === 0 ? 200 : 206, {
+        etag: '"whole"',
+        'content-length': whole.length - from,
+        ...(from === 0 ? {} : { 'content-range': `bytes ${from}-${whole.length - 1}/${whole.length}` }),
+      });
+      if (from > 0) response.end(whole.subarray(from));
+      else response.write(whole.subarray(0, 150_000), () => response.destroy());
+    };
+    await world.poller().runOnce();
+    await world.passTime(60_000);
+    // Another process, that finds what the first one has left.
+    await world.poller().runOnce();
+    expect(await world.request(id)).toMatchObject({ state: 'succeeded', result_status: 'stored' });
+    expect(ranges).toEqual([undefined, expect.stringMatching(/^bytes=[1-9]\d*-$/)]);
+    expect((await readFile(join(world.directory, id, '0.wav'))).equals(whole)).toBe(true);
+    expect(await filesIn(world.directory)).toEqual(['0.wav']);
+  });
+
   it('done by two at once is done once', async () => {
     const files = await fileServer();
     const world = await storingWorld({ provider: 'raw' });
@@ -224,6 +408,9 @@ from onetake.generation_requests where id = $1`,
 });
 
 function finished(path: string, url: string): object {
-  const media = { stream_index: 0, url: `${url}/song.wav`, content_type: 'audio/wav', file_size: WAV.length };
-  return { task_id: path.split('/').at(-1), status: 'succeeded', audio: [media] };
+  return { task_id: path.split('/').at(-1), status: 'succeeded', audio: [mediaOf(url)] };
+}
+
+function mediaOf(url: string): object {
+  return { stream_index: 0, url: `${url}/song.wav`, content_type: 'audio/wav', file_size: WAV.length };
 }
