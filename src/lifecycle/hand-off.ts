@@ -53,7 +53,11 @@ export async function handOff(ctx: HandOffContext, task: FinishedTask): Promise<
       return { done: false, errorCode: 'superseded', gone: false };
     }
     if (brought.isNew && brought.asset.stored) {
-      ctx.emit('asset:stored', { requestId: task.requestId, index: file.index, bytes: brought.asset.bytes ?? 0 });
+      ctx.emit('asset:stored', {
+        requestId: task.requestId,
+        index: file.index,
+        bytes: brought.asset.bytes ?? 0,
+      });
     }
     if (brought.warning !== undefined) warnings.push(brought.warning);
     assets.push(brought.asset);
@@ -81,7 +85,10 @@ async function bringIn(
   try {
     if (earlier !== undefined && (await storage.has(earlier.location, earlier.bytes ?? 0))) {
       const { contentType, bytes, sha256, location } = earlier;
-      return { asset: { ...placeOf(file), contentType, bytes, sha256, location, stored: true }, isNew: false };
+      return {
+        asset: { ...placeOf(file), contentType, bytes, sha256, location, stored: true },
+        isNew: false,
+      };
     }
   } catch {
     return { kind: 'failed', reason: 'storage', httpStatus: null, errorCode: 'unavailable' };

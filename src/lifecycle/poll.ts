@@ -162,7 +162,9 @@ async function applyLoss(
   warnings: readonly string[],
 ): Promise<boolean> {
   if ((task.sinceFinishedMs ?? 0) < RESULT_LOST_AFTER_MS) return false;
-  const applied = await whileAccepted(ctx, task, (tx) => succeedRequest(tx, task.id, { status: 'lost', document: null, warnings }));
+  const applied = await whileAccepted(ctx, task, (tx) =>
+    succeedRequest(tx, task.id, { status: 'lost', document: null, warnings }),
+  );
   if (applied) {
     ctx.emit('asset:lost', { requestId: task.id, errorCode });
     ctx.emit('task:finished', { requestId: task.id, to: 'succeeded', files: 0 });
