@@ -177,6 +177,8 @@ CREATE TABLE "onetake"."generation_requests" (
 	"poll_trouble" text,
 	"empty_reads" integer DEFAULT 0 NOT NULL,
 	"provider_finished_at" timestamp with time zone,
+	"hand_off_bytes" bigint,
+	"hand_off_total_bytes" bigint,
 	"supersedes" uuid,
 	"fair_group" text DEFAULT '' NOT NULL,
 	"priority" integer DEFAULT 0 NOT NULL,

@@ -1,5 +1,10 @@
 import { deliveryWarnings, runLimitMs } from '../core/delivery.ts';
-import { nextPollDelayMs, nextRefundLookMs, REFUND_WATCH_MS, RESULT_LOST_AFTER_MS } from '../core/poll-schedule.ts';
+import {
+  nextPollDelayMs,
+  nextRefundLookMs,
+  REFUND_WATCH_MS,
+  RESULT_LOST_AFTER_MS,
+} from '../core/poll-schedule.ts';
 import type { TaskReading } from '../core/provider.ts';
 import { troubleOf } from '../core/read-path.ts';
 import {
