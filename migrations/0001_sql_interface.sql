@@ -1267,9 +1267,10 @@ select
     when 'accepted' then case
       when r.attention = 'poll_failing' then format('the provider: its task can''t be read (%s)',
         coalesce(r.poll_trouble, 'no answer'))
-      when r.provider_finished_at is not null then 'its files' || coalesce(format(': %s stored, %s%s of the next',
+      when r.provider_finished_at is not null and r.hand_off_bytes is null then 'its files'
+      when r.provider_finished_at is not null then format('its files: %s stored, %s%s of the next',
         (select count(*) from onetake.assets x where x.request_id = r.id and x.stored_at is not null),
-        pg_size_pretty(r.hand_off_bytes), ' of ' || pg_size_pretty(r.hand_off_total_bytes)), '')
+        pg_size_pretty(r.hand_off_bytes), ' of ' || pg_size_pretty(r.hand_off_total_bytes))
       else 'the provider: task accepted, still running'
     end
     when 'ambiguous' then 'outcome unknown: needs an operator'
