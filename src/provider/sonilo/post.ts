@@ -3,7 +3,7 @@ import { Client, type Dispatcher } from 'undici';
 import type { Deadlines } from '../../core/provider.ts';
 import { exchange, type Reply } from './exchange.ts';
 import { type FreshSocket, freshSocket } from './fresh-socket.ts';
-import { pacedBody } from './paced-body.ts';
+import { pacedBody, wholeBody } from './paced-body.ts';
 import type { WireOracle, WireWatch } from './wire-oracle.ts';
 
 export const MAX_ANSWER_BYTES = 1_048_576;
@@ -49,7 +49,7 @@ export async function postOnce(
     return !gateClosed;
   };
   const socket = freshSocket({ connectMs: deadlines.connectMs, mayHandOver: mayStillSend });
-  const body = Buffer.isBuffer(post.body) ? post.body : pacedBody(post.body, socket, deadlines.submissionMs);
+  const body = wholeBody(post.body) ?? pacedBody(post.body, socket, deadlines.submissionMs);
   // One that was never taken up ends without anybody who listens.
   if (!Buffer.isBuffer(body)) body.on('error', () => undefined);
   const watch = oracle.watch({ body, isItsSocket: socket.isHandedOver, mayWrite: mayStillSend });

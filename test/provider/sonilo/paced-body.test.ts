@@ -92,4 +92,24 @@ describe('a process that is stopped while it sends a file', () => {
     expect(waiting).toBeGreaterThanOrEqual(0);
     expect(waiting).toBeLessThan(100);
   });
+
+  test('after the first piece of a long text, never sends the whole', async () => {
+    const prompt = 'слово '.repeat(2_000);
+    const changes = { fields: { mode: 'async', prompt } };
+    const onRequest = (socket: Socket) => void socket.write(ACCEPTED);
+    const undisturbed = await submitTo({ onRequest }, changes);
+    expect(undisturbed.outcome).toMatchObject({ certainty: 'accepted' });
+    expect(new URLSearchParams(undisturbed.server.requests[0]?.body).get('prompt')).toBe(prompt);
+    let pieces = 0;
+    const onChunk = (message: unknown) => {
+      // Not the POST by which the process tries its own wire.
+      if (!(message as { request: { path: string } }).request.path.endsWith('/text-to-music')) return;
+      if (++pieces === 1) suspendMachine(11_000);
+    };
+    subscribe('undici:request:bodyChunkSent', onChunk);
+    onTestFinished(() => void unsubscribe('undici:request:bodyChunkSent', onChunk));
+    const { outcome, server } = await submitTo({ onRequest }, changes);
+    expect(outcome).toMatchObject({ ...TRANSPORT, evidence: { errorCode: 'submission_deadline' } });
+    expect([server.posts, pieces]).toEqual([0, 1]);
+  });
 });
