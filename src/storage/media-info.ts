@@ -29,15 +29,12 @@ export async function readMediaInfo(
     const tracks = (await mediaInfo.analyzeData(bytes, read)).media?.track ?? [];
     const general = tracks.find((track) => track['@type'] === 'General');
     const video = tracks.find((track) => track['@type'] === 'Video');
-    // The longest of what it says: the header of the whole may say less than a track lasts.
-    const lengths = tracks
-      .map((track) => ('Duration' in track ? Number(track.Duration) : Number.NaN))
-      .filter(Number.isFinite);
+    const seconds = Number(general?.Duration ?? video?.Duration ?? Number.NaN);
     return {
       bytes,
       container: containerOf(general?.Format, general?.CodecID),
       codec: video?.Format?.toLowerCase() ?? null,
-      seconds: lengths.length === 0 ? null : Math.max(...lengths),
+      seconds: Number.isFinite(seconds) ? seconds : null,
     };
   } finally {
     mediaInfo.close();
