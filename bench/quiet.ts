@@ -6,8 +6,8 @@ import { once } from 'node:events';
 import { createServer, type Server } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { setTimeout as wait } from 'node:timers/promises';
-import { PgBoss } from 'pg-boss';
-import { QUEUE_SCHEMA } from '../src/queue/jobs.ts';
+import { JobQueue } from '../src/queue/boss.ts';
+import { keepQueues } from '../src/queue/upkeep.ts';
 import { argument, type Bench, BREAKER, load, median, startBench } from './harness.ts';
 import type { QuietWorkerAnswer, QuietWorkerOptions } from './quiet-worker.ts';
 
@@ -136,43 +136,28 @@ from pg_stat_database where datname = current_database()`,
   return { ...row, roundTrips: await roundTrips(workers) };
 }
 
-/**
- * A pass of pg-boss's own upkeep, which each worker makes each five minutes: one that monitors and maintains all queues (the
- * first; of a whole fleet one in ten minutes), and one that finds that done.
- */
+/** Passes over all queues, as each worker makes one each five minutes: the day's first, and one that finds that done. */
 async function upkeep(bench: Bench): Promise<void> {
   let statements = 0;
-  const boss = new PgBoss({
-    db: {
-      executeSql: (text: string, values: unknown[] = []) => {
+  const queue = new JobQueue({
+    executor: {
+      executeSql: (text, values = []) => {
         statements++;
-        // biome-ignore lint/suspicious/noExplicitAny: pg-boss's own type for its rows.
-        return bench.ctx.database.upkeep.executeSql(text, values) as Promise<{ rows: any[] }>;
+        return bench.ctx.database.upkeep.executeSql(text, values);
       },
     },
-    schema: QUEUE_SCHEMA,
-    migrate: false,
-    supervise: false,
-    schedule: false,
-    registerInstance: false,
-    monitorIntervalSeconds: 600,
+    role: 'client',
+    onError: (error) => console.error(error),
   });
-  boss.on('error', (error) => console.error(error));
-  await boss.start();
-  const passes = {
-    'once a day': 'monitor_on = null, monitor_claim_on = null, maintain_on = null',
-    'each ten minutes': 'monitor_on = null, monitor_claim_on = null',
-    'each five minutes': 'monitor_on = monitor_on',
-  };
-  for (const [what, columns] of Object.entries(passes)) {
-    await bench.query(`update ${QUEUE_SCHEMA}.queue set ${columns}`);
+  await queue.start();
+  for (const what of ['once a day', 'each five minutes']) {
     statements = 0;
     const start = performance.now();
-    await boss.supervise();
+    await keepQueues(queue, () => true);
     const ms = performance.now() - start;
-    console.log(`  pg-boss's upkeep, ${what}: ${statements} statements, ${ms.toFixed(0)} ms`);
+    console.log(`  upkeep of the queues, ${what}: ${statements} statements, ${ms.toFixed(0)} ms`);
   }
-  await boss.stop({ graceful: false, close: false });
+  await queue.stop();
 }
 
 async function quiet(accounts: number): Promise<void> {

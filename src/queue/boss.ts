@@ -21,15 +21,13 @@ export type WaitingJob = Job<JobData>;
 export interface JobQueueOptions {
   /** For everything that runs in no transaction of a caller. */
   readonly executor: Executor;
-  /** `client`: no timer of it keeps a process alive. `worker`: it also supervises its queues. */
+  /** `client`: no timer of it keeps a process alive. */
   readonly role: 'client' | 'worker';
   /** Trouble in pg-boss's background work; it goes on by itself. */
   readonly onError: (error: unknown) => void;
 }
 
 const MONITOR_INTERVAL_S = 600;
-/** Each pass asks every hundred queues whether anything is due, which it is once in the interval above. */
-const SUPERVISE_INTERVAL_S = 300;
 /** Of the installed pg-boss. */
 export const QUEUE_SCHEMA_VERSION: number = bossPackage.pgboss.schema;
 
@@ -64,8 +62,8 @@ export class JobQueue {
       createSchema: migrate,
       schedule: false,
       registerInstance: false,
-      supervise: role === 'worker',
-      superviseIntervalSeconds: SUPERVISE_INTERVAL_S,
+      // Each worker does, queue by queue where it has to: see `keepQueues`.
+      supervise: false,
       monitorIntervalSeconds: MONITOR_INTERVAL_S,
       queueCacheIntervalSeconds: MONITOR_INTERVAL_S,
       ...(role === 'client' ? { clock: unheldClock } : {}),

@@ -8,6 +8,7 @@ import { type JobData, QUEUE_SCHEMA } from './jobs.ts';
 const NAME = 'settled';
 /** Where a notice goes that no handler took. */
 const UNDELIVERED = 'settled/undelivered';
+export const NOTICE_QUEUES = [NAME, UNDELIVERED] as const;
 
 const LOST_AFTER_S = 60;
 const FOURTEEN_DAYS_S = 14 * 86_400;

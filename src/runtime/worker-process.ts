@@ -17,6 +17,7 @@ import type { Lane } from '../postgres/lanes.ts';
 import { requireSchema } from '../postgres/schema-version.ts';
 import type { AdmittedAttempt } from '../postgres/submission-attempts.ts';
 import { JobQueue } from '../queue/boss.ts';
+import { keepQueues } from '../queue/upkeep.ts';
 import { createMarkFile } from '../storage/mark-file.ts';
 import { createSpool } from '../storage/spool.ts';
 import { reportDifferences } from './configuration-rows.ts';
@@ -35,6 +36,7 @@ const IDLE_MS = 1_000;
 const POOL_MAX = 10;
 const KEY_CHECKS_EVERY_MS = 10_000;
 const REPLAY_EVERY_MS = 60_000;
+const [KEEP_QUEUES_FIRST_MS, KEEP_QUEUES_EVERY_MS] = [60_000, 300_000] as const;
 /** From the end of the last POST: how long a stop waits for outcomes that can't be committed. */
 const SETTLE_GRACE_MS = 10_000;
 /** And then for the spool itself, and for what a slow database makes of the last commits. */
@@ -176,6 +178,18 @@ export function createWorker(options: ProcessOptions = {}): Worker {
     ...reportsOf('replay'),
   });
   const tryKeys = () => checkKeys({ ...ctx, hasKey: setup.hasKey, goesOn: () => stopping === undefined });
+  let keepsQueues = false;
+  const keeping = new Loop({
+    round: async () => {
+      if (!keepsQueues) {
+        keepsQueues = true;
+        return KEEP_QUEUES_FIRST_MS;
+      }
+      await keepQueues(queue, () => stopping === undefined);
+      return KEEP_QUEUES_EVERY_MS;
+    },
+    ...reportsOf('queue'),
+  });
   const checking = new Loop({
     round: async () => {
       await tryKeys();
@@ -239,6 +253,7 @@ export function createWorker(options: ProcessOptions = {}): Worker {
       dispatching.start();
       replaying.start();
       checking.start();
+      keeping.start();
       rescuing.loop.start();
     },
     runOnce: () => inOurWords(runOnce),
@@ -265,6 +280,7 @@ export function createWorker(options: ProcessOptions = {}): Worker {
           ...checks,
           replaying.stop(),
           checking.stop(),
+          keeping.stop(),
           rescuing.loop.stop(),
           queue.stop(),
           setup.closeProviders(),

@@ -1,8 +1,8 @@
 import { randomUUID } from 'node:crypto';
 import { afterAll, beforeAll, describe, expect, it } from 'vitest';
 import { Database } from '../../src/postgres/database.ts';
-import { databaseErrorCode } from '../../src/postgres/errors.ts';
 import { JobQueue } from '../../src/queue/boss.ts';
+import { keepQueues } from '../../src/queue/upkeep.ts';
 import { createTestDatabase, type TestDatabase } from '../support/test-database.ts';
 import { waitFor } from '../support/wait-for.ts';
 
@@ -141,25 +141,22 @@ describe('the job queue', () => {
     expect(rows).toEqual([{ policy: 'exclusive', retry_limit: 1_000, retention_seconds: 90 * 86_400 }]);
   });
 
-  it('outlives trouble in its background work, and says so to its listener', async () => {
+  it('outlives trouble in its upkeep, and says so', async () => {
     const database = Database.connect(clone.connectionString, { max: 2, applicationName: 'queue test' });
-    const errors: unknown[] = [];
-    let started = false;
+    let isAway = false;
     const queue = new JobQueue({
       executor: {
         async executeSql(text, values) {
-          // What it does on its own, once it has started.
-          if (started) throw Object.assign(new Error('gone'), { code: '57P01' });
+          if (isAway) throw Object.assign(new Error('gone'), { code: '57P01' });
           return database.pool.query(text, values);
         },
       },
       role: 'worker',
-      onError: (error) => errors.push(error),
+      onError: () => undefined,
     });
     await queue.start();
-    started = true;
-    await waitFor(() => errors.length > 0, { what: 'pg-boss to report' });
-    expect(databaseErrorCode(errors[0])).toBe('57P01');
+    isAway = true;
+    await expect(keepQueues(queue, () => true)).rejects.toMatchObject({ code: '57P01' });
     const one = request();
     expect(await database.transaction((tx) => queue.send(tx, one, null))).toBe(true);
     await queue.stop();
@@ -184,5 +181,49 @@ where datname = current_database() and application_name = 'queue test'`,
     await Promise.all([opened.queue.stop(), opened.queue.stop()]);
     await opened.queue.stop();
     await opened.database.close();
+  });
+});
+
+describe('the upkeep of the queues', () => {
+  it('deletes what ended an hour ago, over all lanes, in statements that don’t grow with them', async () => {
+    let statements = 0;
+    await using opened = open();
+    const { database } = opened;
+    const counting = {
+      executeSql: (text: string, values?: unknown[]) => {
+        statements++;
+        return database.executeSql(text, values);
+      },
+    };
+    const queue = new JobQueue({ executor: counting, role: 'worker', onError: () => undefined });
+    await queue.start();
+    const lanes = Array.from({ length: 30 }, (_, n) => `tenant-${n}`);
+    await queue.ensureQueues(lanes, ['text-to-music']);
+    const [waiting, ended, late] = [request(), request(), request()];
+    const done = async ({ id }: { id: string }, minutes: number) => {
+      await clone.query(
+        `update onetake_queue.job set state = 'completed', completed_on = now() - $2 * interval '1 min'
+where singleton_key = $1`,
+        [id, minutes],
+      );
+    };
+    const others = lanes.map((account) => request({ account, operation: 'text-to-music' }));
+    for (const each of [waiting, ended, late, ...others]) {
+      await database.transaction((tx) => queue.send(tx, each, null));
+    }
+    for (const each of [ended, ...others]) await done(each, 61);
+    await done(late, 59);
+    // What waits is never deleted, however long it does.
+    await clone.query(
+      `update onetake_queue.job set keep_until = now() - interval '1 day' where singleton_key = $1`,
+      [waiting.id],
+    );
+    statements = 0;
+    await keepQueues(queue, () => true);
+    await queue.stop();
+    expect(await jobs(waiting.id)).toHaveLength(1);
+    expect(await jobs(late.id)).toHaveLength(1);
+    for (const each of [ended, ...others]) expect(await jobs(each.id)).toEqual([]);
+    expect(statements).toBeLessThan(60);
   });
 });
