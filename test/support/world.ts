@@ -147,6 +147,13 @@ export async function openWorld(options: WorldOptions = {}): Promise<World> {
     credentials: () => API_KEY,
     onEvent: (name, event) => events.push({ name, event } as SeenEvent),
     ...more,
+    ...(more.config === undefined ? {} : { config: withSpool(more.config as OnetakeConfig) }),
+  });
+  // The default one is shared by all tests of a run, and what it remembers of one database is taken for another's:
+  // all are clones of one template.
+  const withSpool = (own: OnetakeConfig): OnetakeConfig => ({
+    ...own,
+    worker: { spoolDirectory, ...own.worker },
   });
   const one = async (text: string, values: readonly unknown[]): Promise<Row> => {
     const [row] = await database.query(text, values);
