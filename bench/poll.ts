@@ -5,6 +5,7 @@ import { type ChildProcess, fork } from 'node:child_process';
 import { once } from 'node:events';
 import { setFlagsFromString } from 'node:v8';
 import { runInNewContext } from 'node:vm';
+import pg from 'pg';
 import type { Provider } from '../src/core/provider.ts';
 import { claimDueTasks } from '../src/postgres/accepted-tasks.ts';
 import { Database } from '../src/postgres/database.ts';
@@ -50,16 +51,19 @@ async function measure(): Promise<void> {
   const bench = await startBench({ accounts: 1, connections: 2 });
   try {
     const account = bench.accounts[0] as string;
-    const inDatabase = async (name: string): Promise<Database> => {
-      await bench.query(`create database ${name}`);
+    const addressOf = (name: string): string => {
       const url = new URL(bench.connectionString);
       url.pathname = `/${name}`;
-      await migrate({ connectionString: url.href, config: bench.config });
-      return Database.connect(url.href, { max: 4, applicationName: 'onetake bench' });
+      return url.href;
+    };
+    const inDatabase = async (name: string): Promise<Database> => {
+      await bench.query(`create database ${name}`);
+      await migrate({ connectionString: addressOf(name), config: bench.config });
+      return Database.connect(addressOf(name), { max: 4, applicationName: 'onetake bench' });
     };
     const [small, large] = [await inDatabase('small'), await inDatabase('large')];
-    await fill(small, account, SMALL);
-    await fill(large, account, rows);
+    await fill(addressOf('small'), account, SMALL);
+    await fill(addressOf('large'), account, rows);
     await compareClaims([small, SMALL], [large, rows], claims);
     await Promise.all([small.close(), large.close()]);
     await pollOn(bench.connectionString, account, polls);
@@ -69,23 +73,28 @@ async function measure(): Promise<void> {
   console.log(load());
 }
 
-/** Accepted tasks, all of them due, as nobody has looked for a while. */
-async function fill(database: Database, account: string, count: number): Promise<void> {
-  await database.transaction(async (tx) => {
-    // No row begins as accepted: under this role no trigger runs.
-    await tx.executeSql('set local session_replication_role = replica');
-    await tx.executeSql('set local statement_timeout = 0');
-    await tx.executeSql(
-      `insert into onetake.generation_requests (account, operation, request_key, fields, payload_digest, state, submissions,
+/** Accepted tasks, all of them due, as nobody has looked for a while; each has its id, or a name for one. */
+async function fill(
+  connectionString: string,
+  account: string,
+  tasks: number | readonly string[],
+): Promise<void> {
+  // One of its own: a pool of the product's gives up on statements that take so long.
+  const client = new pg.Client({ connectionString });
+  await client.connect();
+  // No row begins as accepted: under this role no trigger runs.
+  await client.query('set session_replication_role = replica');
+  await client.query(
+    `insert into onetake.generation_requests (account, operation, request_key, fields, payload_digest, state, submissions,
   charge, provider_task_id, accepted_at, next_poll_at)
 select $1, $2, 'key ' || n, '{"prompt": "rain on a tin roof, slow piano, brushed drums", "duration": "30"}', repeat('0', 64),
-  'accepted', 1, 'charged', 'task-' || n, now() - interval '1 h', now() - interval '1 h' * random()
+  'accepted', 1, 'charged', coalesce(($4::text[])[n], 'task-' || n), now(), now() - interval '1 h' * random()
 from generate_series(1, $3::int) n`,
-      [account, OPERATION, count],
-    );
-  });
-  await database.executeSql('vacuum (analyze) onetake.generation_requests');
-  await database.executeSql('checkpoint');
+    typeof tasks === 'number' ? [account, OPERATION, tasks, []] : [account, OPERATION, tasks.length, tasks],
+  );
+  await client.query('vacuum (analyze) onetake.generation_requests');
+  await client.query('checkpoint');
+  await client.end();
 }
 
 /** Each claim is a transaction, as a poller makes it. In turns, and the first of a pair in turns too. */
@@ -118,17 +127,7 @@ async function compareClaims(
 async function pollOn(connectionString: string, account: string, polls: number): Promise<void> {
   const child: ChildProcess = fork(import.meta.filename, [AS_SIMULATOR]);
   const [{ url, ids }] = (await once(child, 'message')) as [{ url: string; ids: string[] }];
-  const database = Database.connect(connectionString, { max: 1, applicationName: 'onetake bench' });
-  await fill(database, account, ids.length);
-  await database.transaction(async (tx) => {
-    await tx.executeSql('set local session_replication_role = replica');
-    await tx.executeSql(
-      `update onetake.generation_requests r set provider_task_id = t.id, accepted_at = now()
-from unnest($1::text[]) with ordinality t (id, n) where r.provider_task_id = 'task-' || t.n`,
-      [ids],
-    );
-  });
-  await database.close();
+  await fill(connectionString, account, ids);
   const sonilo = createSoniloProvider({ baseUrl: url });
   let made = 0;
   let told = (): void => undefined;

@@ -124,6 +124,11 @@ describe('an account whose tasks can’t be read', () => {
     expect(moved).toBeLessThanOrEqual(33);
     expect(readsOf(world, 'ill')).toBe(before);
     expect(readsOf(world, 'well')).toBe(3);
+    const early = await world.database.query(
+      `select from onetake.generation_requests r join onetake.read_pauses p using (account)
+where r.poll_errors = 0 and r.next_poll_at < p.paused_until`,
+    );
+    expect(early).toEqual([]);
 
     await world.passTime(30_000);
     await Promise.all([poller.runOnce(), other.runOnce()]);
