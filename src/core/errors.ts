@@ -1,6 +1,7 @@
 /** Every code that a caller may branch on. Stable: codes are added, never renamed. */
 export type OnetakeErrorCode =
   | 'ambiguous_id_prefix'
+  | 'aws_sdk_missing'
   | 'breaker_not_overridden'
   | 'commit_unknown'
   | 'configuration_invalid'
@@ -29,6 +30,7 @@ export type OnetakeErrorCode =
   | 'simulator_failed'
   | 'stopped'
   | 'storage_not_configured'
+  | 'storage_unavailable'
   | 'task_id_in_use'
   | 'unknown_account'
   | 'unknown_breaker'

@@ -28,9 +28,23 @@ export interface OnetakeConfig {
   readonly storage?: {
     /** Where finished files go, from the working directory. Left out, only their URLs are kept. */
     readonly directory?: string;
+    /** A bucket in its place. Its packages, @aws-sdk/client-s3 and @aws-sdk/lib-storage, are yours to install. */
+    readonly s3?: S3Config;
     /** Permits private hosts and `http:`, for a simulator. Default false. */
     readonly allowPrivateHosts?: boolean;
   };
+}
+
+export interface S3Config {
+  readonly bucket: string;
+  /** Before every key, such as `songs/`. Default none. */
+  readonly prefix?: string;
+  /** Of a store that speaks like S3. Default that of AWS. */
+  readonly endpoint?: string;
+  /** Default what the SDK finds, such as AWS_REGION. */
+  readonly region?: string;
+  /** The bucket in the path and not in the host name. Default false. */
+  readonly forcePathStyle?: boolean;
 }
 
 export interface ProviderConfig {

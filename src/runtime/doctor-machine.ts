@@ -1,13 +1,17 @@
 import { randomBytes } from 'node:crypto';
 import { access, constants, readdir, rm, stat, writeFile } from 'node:fs/promises';
 import { dirname, join, resolve } from 'node:path';
+import { OnetakeError } from '../core/errors.ts';
+import type { ResultStorage } from '../storage/directory-storage.ts';
+import { createS3Storage } from '../storage/s3-storage.ts';
 import { createSpool } from '../storage/spool.ts';
+import { plainErrorCode } from '../storage/store-result.ts';
 import { type Check, fail, ok, warn } from './doctor-check.ts';
-import type { ResolvedConfig } from './options.ts';
+import type { ResolvedConfig, ResolvedStorage } from './options.ts';
 
 /** The directories that this machine's processes write to. Makes none of them. */
 export async function examineMachine(config: ResolvedConfig): Promise<Check[]> {
-  return [await ofSpool(resolve(config.worker.spoolDirectory)), await ofStorage(config.storage.directory)];
+  return [await ofSpool(resolve(config.worker.spoolDirectory)), await ofStorage(config.storage)];
 }
 
 async function ofSpool(directory: string): Promise<Check> {
@@ -30,7 +34,8 @@ async function ofSpool(directory: string): Promise<Check> {
   );
 }
 
-async function ofStorage(directory: string | null): Promise<Check> {
+async function ofStorage({ directory, s3, allowPrivateHosts }: ResolvedStorage): Promise<Check> {
+  if (s3 !== null) return ofBucket(createS3Storage(s3, allowPrivateHosts));
   if (directory === null) return ok('storage', 'none: only the temporary addresses of files are kept');
   const problem = await problemOf(resolve(directory));
   if (problem === undefined) return ok('storage', 'writable');
@@ -39,6 +44,19 @@ async function ofStorage(directory: string | null): Promise<Check> {
     `storage.directory can't be written (${problem})`,
     'Pollers keep no file until it can.',
   );
+}
+
+async function ofBucket(storage: ResultStorage): Promise<Check> {
+  try {
+    await storage.check();
+    return ok('storage', 'the bucket is there');
+  } catch (error) {
+    if (error instanceof OnetakeError) return fail('storage', error.message, error.hint ?? '');
+    const code = plainErrorCode(error) ?? 'unknown';
+    return fail('storage', `storage.s3 can't be reached (${code})`, 'Pollers keep no file until it can.');
+  } finally {
+    await storage.close();
+  }
 }
 
 /** The system's code; undefined when the directory can be written, or made. */

@@ -4,6 +4,7 @@ import type { LimitSetting } from '../core/field-limits.ts';
 import { OPERATION_NAMES, OPERATIONS, type OperationName } from '../core/operations.ts';
 import type { PollSettings } from '../core/poll-schedule.ts';
 import type { Deadlines } from '../core/provider.ts';
+import type { S3Location } from '../storage/s3-objects.ts';
 import {
   type ConfigurationProblem,
   describe,
@@ -13,6 +14,7 @@ import {
 } from './configuration-section.ts';
 import type { ResubmittableStatus } from './define-config.ts';
 import { readLimits } from './read-limits.ts';
+import { readS3 } from './read-s3.ts';
 
 export type { ConfigurationProblem } from './configuration-section.ts';
 
@@ -28,7 +30,14 @@ export interface ResolvedConfig {
     readonly spoolDirectory: string;
   };
   readonly poller: PollSettings & { readonly concurrency: number };
-  readonly storage: { readonly directory: string | null; readonly allowPrivateHosts: boolean };
+  readonly storage: ResolvedStorage;
+}
+
+export interface ResolvedStorage {
+  /** One of the two at most. */
+  readonly directory: string | null;
+  readonly s3: S3Location | null;
+  readonly allowPrivateHosts: boolean;
 }
 
 export interface ResolvedProvider {
@@ -127,7 +136,7 @@ const KEYS = {
   deadlines: ['connectMs', 'firstResponseMs', 'submissionMs'],
   worker: ['concurrency', 'rescueIntervalMs', 'spoolDirectory'],
   poller: ['intervalMs', 'maxIntervalMs', 'concurrency'],
-  storage: ['directory', 'allowPrivateHosts'],
+  storage: ['directory', 's3', 'allowPrivateHosts'],
 } as const;
 
 /**
@@ -319,7 +328,11 @@ function readPoller(section: Section): ResolvedConfig['poller'] {
 
 function readStorage(section: Section): ResolvedConfig['storage'] {
   const allowPrivateHosts = section.boolean('allowPrivateHosts', false);
-  return { directory: section.directory('directory') ?? null, allowPrivateHosts };
+  if (section.has('directory') && section.has('s3')) {
+    section.refuse('s3', 'expected one place for files; storage.directory is one already.');
+  }
+  const s3 = section.has('s3') ? readS3(section, allowPrivateHosts) : null;
+  return { directory: section.directory('directory') ?? null, s3, allowPrivateHosts };
 }
 
 /** Without a prototype, so that `accounts[name]` never finds `constructor`. */

@@ -8,13 +8,13 @@ import { Database } from '../postgres/database.ts';
 import { databaseErrorCode } from '../postgres/errors.ts';
 import { requireSchema } from '../postgres/schema-version.ts';
 import { JobQueue } from '../queue/boss.ts';
-import { createDirectoryStorage } from '../storage/directory-storage.ts';
 import { explainDatabaseError, inOurWords } from './database-errors.ts';
 import { eventBus } from './event-bus.ts';
 import { Listener } from './listener.ts';
 import { Loop } from './loop.ts';
 import { type ProcessOptions, setUp } from './process-options.ts';
 import { rescueLoop } from './rescue-loop.ts';
+import { resultStorage } from './result-storage.ts';
 
 const IDLE_MS = 1_000;
 const LOCKED_WAIT_MS = 50;
@@ -63,8 +63,7 @@ export function createPoller(options: ProcessOptions = {}): Poller {
     applicationName: 'onetake poller rescue',
   });
   const queue = new JobQueue({ executor: rescueDatabase.upkeep, role: 'client', onError: trouble('queue') });
-  const { directory, allowPrivateHosts } = config.storage;
-  const storage = directory === null ? null : createDirectoryStorage({ directory, allowPrivateHosts });
+  const storage = resultStorage(config.storage);
   const giveUp = new AbortController();
   // As many downloads may wait for it as there are tasks in flight.
   setMaxListeners(0, giveUp.signal);
@@ -132,7 +131,7 @@ export function createPoller(options: ProcessOptions = {}): Poller {
 
   /** Once; after a failure, a database that was away or not migrated, the next call tries again. */
   const prepare = (): Promise<void> => {
-    prepared ??= requireSchema(database).then(
+    prepared ??= Promise.all([requireSchema(database), storage?.prepare()]).then(
       () => {
         isPrepared = true;
       },

@@ -8,6 +8,10 @@ export type { StoredFile, StoreFailure, StoreFailureReason, StoreResult } from '
 
 /** Keeps the finished files of a request. */
 export interface ResultStorage extends ResultFetcher {
+  /** Rejects when a package is missing; a storage that is away is waited for. */
+  prepare(): Promise<void>;
+  /** Rejects when nothing could be stored now: a package, a bucket or a right is missing. */
+  check(): Promise<void>;
   /** Whether a stored file is there still, and as long as it was. Rejects when the storage can't tell. */
   has(location: string, bytes: number): Promise<boolean>;
   /**
@@ -41,6 +45,8 @@ export function createDirectoryStorage(options: DirectoryStorageOptions): Result
   );
   return {
     ...fetcher,
+    prepare: async () => {},
+    check: async () => {},
     has: (location, bytes) => hasStoredFile(root, location, bytes),
     open: (location, bytes) => openStoredFile(root, location, bytes),
   };

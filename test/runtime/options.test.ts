@@ -203,7 +203,7 @@ describe('resolveConfig', () => {
       ),
       worker: { concurrency: 8, rescueIntervalMs: 1_000, spoolDirectory: '.onetake/spool' },
       poller: { intervalMs: 3_000, maxIntervalMs: 30_000, concurrency: 16 },
-      storage: { directory: null, allowPrivateHosts: false },
+      storage: { directory: null, s3: null, allowPrivateHosts: false },
     });
   });
 
@@ -578,5 +578,46 @@ describe('defineConfig', () => {
     expect(() => resolveConfig(defineConfig({ operations: { 'text-to-musik': {} } }))).toThrow(
       'Did you mean',
     );
+  });
+});
+
+describe('storage.s3', () => {
+  const s3Of = (s3: object, more: object = {}) =>
+    resolveConfig({ storage: { s3, ...more } as never }).storage.s3;
+
+  it('fills in what is left out, and ends the prefix with a slash', () => {
+    expect(s3Of({ bucket: 'songs' })).toEqual({
+      bucket: 'songs',
+      prefix: '',
+      endpoint: null,
+      region: null,
+      forcePathStyle: false,
+    });
+    expect(s3Of({ bucket: 'songs', prefix: 'a/b', endpoint: 'https://r2.example.com/' })).toMatchObject({
+      prefix: 'a/b/',
+      endpoint: 'https://r2.example.com',
+    });
+    expect(
+      s3Of({ bucket: 'songs', endpoint: 'http://127.0.0.1:9000' }, { allowPrivateHosts: true }),
+    ).toMatchObject({
+      endpoint: 'http://127.0.0.1:9000',
+    });
+  });
+
+  it.each<[object, string]>([
+    [{}, 'storage.s3.bucket'],
+    [{ bucket: 'No' }, 'storage.s3.bucket'],
+    [{ bucket: 'songs', prefix: '/a' }, 'storage.s3.prefix'],
+    [{ bucket: 'songs', endpoint: 'http://127.0.0.1:9000' }, 'storage.s3.endpoint'],
+    [{ bucket: 'songs', endpoint: 'https://key:secret@r2.example.com' }, 'storage.s3.endpoint'],
+    [{ bucket: 'songs', region: 'EU' }, 'storage.s3.region'],
+    [{ bucket: 'songs', secretAccessKey: 'x' }, 'storage.s3.secretAccessKey'],
+  ])('refuses %j by its path, and repeats no secret', (s3, path) => {
+    expect(() => s3Of(s3)).toThrow(`${path}: `);
+    expect(() => s3Of(s3)).not.toThrow('secret@');
+  });
+
+  it('is one place for files, beside which there is no other', () => {
+    expect(() => s3Of({ bucket: 'songs' }, { directory: './generations' })).toThrow('storage.s3: ');
   });
 });

@@ -20,6 +20,8 @@ import { type RawProvider, rawProvider } from './raw-provider.ts';
 import { createTestDatabase, type TestDatabase } from './test-database.ts';
 import { waitFor } from './wait-for.ts';
 
+/** To start one: modules to load, on a machine that may be busy. */
+const CHILD_MS = 60_000;
 export const API_KEY = 'sk_test_key';
 export const MUSIC = 'sonilo/text-to-music';
 
@@ -199,7 +201,11 @@ export async function openWorld(options: WorldOptions = {}): Promise<World> {
         },
       });
       onTestFinished(() => child[Symbol.asyncDispose]());
-      await child.message<{ ready?: number }>((message) => message.ready === child.pid, `the ${role} runs`);
+      await child.message<{ ready?: number }>(
+        (message) => message.ready === child.pid,
+        `the ${role} runs`,
+        CHILD_MS,
+      );
       return child;
     },
     async song(requestKey, { prompt = requestKey, operation: name = 'text-to-music', ...more } = {}) {
