@@ -1,7 +1,5 @@
 import { createRequire } from 'node:module';
 import type { Readable } from 'node:stream';
-import type * as S3 from '@aws-sdk/client-s3';
-import type * as LibStorage from '@aws-sdk/lib-storage';
 import { OnetakeError } from '../core/errors.ts';
 import { plainErrorCode } from './store-result.ts';
 import { fileMissing, requireLocation } from './stored-file.ts';
@@ -23,10 +21,38 @@ export interface S3Location {
   readonly forcePathStyle: boolean;
 }
 
+type Command<Input> = new (input: Input) => object;
+
+interface S3Answer {
+  readonly ContentLength?: number;
+  readonly Body?: unknown;
+  readonly Uploads?: readonly { readonly Key?: string; readonly UploadId?: string }[];
+}
+
+interface S3Client {
+  send(command: object): Promise<S3Answer>;
+  destroy(): void;
+}
+
+/** What we need of @aws-sdk/client-s3, so that our types don't need it: it is optional. */
+interface S3Module {
+  readonly S3Client: new (options: object) => S3Client;
+  readonly HeadBucketCommand: Command<{ readonly Bucket: string }>;
+  readonly HeadObjectCommand: Command<ObjectName>;
+  readonly GetObjectCommand: Command<ObjectName>;
+  readonly ListMultipartUploadsCommand: Command<{ readonly Bucket: string; readonly Prefix: string }>;
+  readonly AbortMultipartUploadCommand: Command<ObjectName & { readonly UploadId: string }>;
+}
+
+/** And of @aws-sdk/lib-storage. */
+interface LibStorageModule {
+  readonly Upload: new (options: object) => { done(): Promise<unknown>; abort(): Promise<void> };
+}
+
 export interface Sdk {
-  readonly s3: typeof S3;
-  readonly lib: typeof LibStorage;
-  readonly client: S3.S3Client;
+  readonly s3: S3Module;
+  readonly lib: LibStorageModule;
+  readonly client: S3Client;
 }
 
 export type ObjectName = { readonly Bucket: string; readonly Key: string };
@@ -54,7 +80,7 @@ export function createS3Objects(at: S3Location): S3Objects {
     try {
       return (await client.send(new s3.HeadObjectCommand(nameOf(location)))).ContentLength;
     } catch (error) {
-      if ((error as S3.S3ServiceException).$metadata?.httpStatusCode === 404) return undefined;
+      if (isMissing(error)) return undefined;
       throw error;
     }
   };
@@ -81,15 +107,17 @@ async function* readObject({ s3, client }: Sdk, object: ObjectName): AsyncGenera
     const { Body } = await client.send(new s3.GetObjectCommand(object));
     body = Body as Readable;
   } catch (error) {
-    throw (error as S3.S3ServiceException).$metadata?.httpStatusCode === 404
-      ? fileMissing()
-      : unavailable(error);
+    throw isMissing(error) ? fileMissing() : unavailable(error);
   }
   try {
     yield* body as AsyncIterable<Uint8Array>;
   } finally {
     body.destroy();
   }
+}
+
+function isMissing(error: unknown): boolean {
+  return (error as { $metadata?: { httpStatusCode?: number } }).$metadata?.httpStatusCode === 404;
 }
 
 /** Only the code: the messages of the SDK hold bucket, key and host. */
@@ -104,11 +132,11 @@ function unavailable(error: unknown): OnetakeError {
 /** Only now, and in a way that a bundler doesn't follow: an app without a bucket has no such package. */
 function loadSdk(at: S3Location): Sdk {
   const load = createRequire(import.meta.url);
-  let s3: typeof S3;
-  let lib: typeof LibStorage;
+  let s3: S3Module;
+  let lib: LibStorageModule;
   try {
-    s3 = load('@aws-sdk/client-s3') as typeof S3;
-    lib = load('@aws-sdk/lib-storage') as typeof LibStorage;
+    s3 = load('@aws-sdk/client-s3') as S3Module;
+    lib = load('@aws-sdk/lib-storage') as LibStorageModule;
   } catch {
     throw new OnetakeError('aws_sdk_missing', 'The packages that storage.s3 needs are not installed.', {
       hint: 'npm i @aws-sdk/client-s3 @aws-sdk/lib-storage',

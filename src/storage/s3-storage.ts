@@ -1,6 +1,5 @@
 import { once } from 'node:events';
 import { PassThrough } from 'node:stream';
-import type * as S3 from '@aws-sdk/client-s3';
 import type { ResultStorage } from './directory-storage.ts';
 import { createResultFetcher, type Draft, type NewDraft } from './fetch-result.ts';
 import { createS3Objects, type ObjectName, type S3Location, type Sdk } from './s3-objects.ts';
@@ -65,7 +64,7 @@ function beginUpload({ s3, lib, client }: Sdk, object: ObjectName, { contentType
       body.end();
       await inBucket(done);
       settled = true;
-      await abortOthers(s3, client, object).catch(() => undefined);
+      await abortOthers({ s3, client }, object).catch(() => undefined);
     },
     async discard() {
       if (settled) return;
@@ -80,7 +79,10 @@ function beginUpload({ s3, lib, client }: Sdk, object: ObjectName, { contentType
 }
 
 /** Of processes that were killed in the middle of the same file, which is whole now. Not every store can tell. */
-async function abortOthers(s3: typeof S3, client: S3.S3Client, { Bucket, Key }: ObjectName): Promise<void> {
+async function abortOthers(
+  { s3, client }: Pick<Sdk, 's3' | 'client'>,
+  { Bucket, Key }: ObjectName,
+): Promise<void> {
   const { Uploads = [] } = await client.send(new s3.ListMultipartUploadsCommand({ Bucket, Prefix: Key }));
   for (const { Key: key, UploadId } of Uploads) {
     if (key !== Key || UploadId === undefined) continue;
