@@ -987,7 +987,8 @@ begin
     trouble := 'unconfirmed';
     return;
   end if;
-  installation := known.id;
+  -- Copies that were confirmed each for itself are different ones, to a process that remembers both.
+  installation := md5(concat_ws('/', known.id, known.system_identifier, known.database_oid))::uuid;
   revision := known.revision;
   if known.system_identifier is not null
     and known.system_identifier <> (select s.system_identifier from pg_control_system() s) then
@@ -1002,7 +1003,7 @@ begin
       trouble := 'another_timeline';
     end if;
   end if;
-  if known.id = seen_installation and known.revision <= seen_revision then
+  if installation = seen_installation and known.revision <= seen_revision then
     if known.revision < seen_revision or flushed < seen_flushed then
       loss := 'stepped_back';
     elsif seen_attempt is not null

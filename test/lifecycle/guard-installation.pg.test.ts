@@ -49,6 +49,23 @@ describe('a clone that was made with TEMPLATE', () => {
     expect(await world.database.query('select from onetake.attention')).toEqual([]);
   });
 
+  test('once it is confirmed, is remembered beside the original: neither is taken for the other that went back', async () => {
+    const world = await openWorld({ provider: 'raw' });
+    const clone = await copyDatabase(world.database);
+    await clone.query(`select onetake.resume_installation(${NOTE})`);
+    const { connectionString } = clone;
+    for (const [n, options] of [{ connectionString }, {}, { connectionString }].entries()) {
+      const client = createClient({ connectionString: world.database.connectionString, ...options });
+      onTestFinished(() => client.stop());
+      await client.enqueue({ operation: 'text-to-music', fields: { prompt: 'calm' }, requestKey: `${n}` });
+      // Of one directory all of them.
+      const worker = world.worker(options);
+      expect(await worker.runOnce()).toBe(1);
+      await worker.stop();
+    }
+    expect(world.events.filter(({ name }) => name.startsWith('installation:'))).toEqual([]);
+  });
+
   test('is not written to on account of that, and nothing is fetched', async () => {
     const world = await openWorld({ provider: 'raw' });
     await world.songs(3);
