@@ -77,8 +77,9 @@ describe('a release while three processes wait', () => {
 
     raw.onPost = (call) => call.accept();
     other.accept();
-    await waitFor(async () => !Object.values(await world.states()).includes('queued'), {
-      what: 'everything to be sent',
+    const open = ['queued', 'submitting'];
+    await waitFor(async () => !Object.values(await world.states()).some((state) => open.includes(state)), {
+      what: 'everything to be sent and answered',
     });
     expect(raw.posts.slice(refused).filter(isVideo)).toHaveLength(3);
     expect(await client.listAccounts()).toMatchObject([{ holds: [], trials: [] }]);
