@@ -1,22 +1,11 @@
-import type { CircuitBreakerSettings } from '../core/circuit-breaker.ts';
 import type { Clock } from '../core/clock.ts';
 import type { Emit } from '../core/events.ts';
-import type { Deadlines, Provider } from '../core/provider.ts';
+import type { OperationSettings } from '../core/operation-settings.ts';
+import type { Provider } from '../core/provider.ts';
 import type { Database } from '../postgres/database.ts';
 import type { JobQueue } from '../queue/boss.ts';
 import type { Spool } from '../storage/spool.ts';
 import type { InstallationGuard } from './guard-installation.ts';
-
-/** What this process's configuration says of one operation. */
-export interface OperationSettings {
-  readonly breaker: CircuitBreakerSettings;
-  readonly deadlines: Deadlines;
-  readonly leaseMs: number;
-  readonly rearmQuarantineMs: number;
-  readonly maxSubmissions: number;
-  readonly resubmitOn: readonly number[];
-  readonly maxRunMs: number;
-}
 
 /** What rescue needs: any process may run it. */
 export interface RescueContext {

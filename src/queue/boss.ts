@@ -2,13 +2,8 @@ import { AsyncLocalStorage } from 'node:async_hooks';
 import { type Clock as BossClock, type ClockTimer, type Job, PgBoss } from 'pg-boss';
 import bossPackage from 'pg-boss/package.json' with { type: 'json' };
 import { OnetakeError } from '../core/errors.ts';
+import type { Executor } from './executor.ts';
 import { type JobData, QUEUE_OPTIONS, QUEUE_SCHEMA, queueName, type RequestToSend } from './jobs.ts';
-
-/** Runs one statement: on our pool, or inside the transaction that the caller holds. */
-export interface Executor {
-  // biome-ignore lint/suspicious/noExplicitAny: pg-boss's own type for its rows.
-  executeSql(text: string, values?: unknown[]): Promise<{ rows: any[] }>;
-}
 
 /** Whose connection pg-boss's own look-ups use while one of our calls runs. */
 interface Route {

@@ -1,7 +1,7 @@
 import { sql } from 'drizzle-orm/sql';
 import { fromDrizzle } from 'pg-boss';
 import { OnetakeError } from '../core/errors.ts';
-import type { Executor } from './boss.ts';
+import type { Executor } from './executor.ts';
 
 /** What a driver answers with: a result that has the rows, or the rows alone. */
 // biome-ignore lint/suspicious/noExplicitAny: each driver has its own type for its rows.

@@ -1,5 +1,6 @@
 import type { Job } from 'pg-boss';
-import type { Executor, JobQueue } from './boss.ts';
+import type { JobQueue } from './boss.ts';
+import type { Executor } from './executor.ts';
 import { type JobData, QUEUE_SCHEMA } from './jobs.ts';
 
 // Notices of requests that have ended, one job each, for the app's own handler. Unlike the jobs of submissions these

@@ -1,4 +1,5 @@
-import type { Executor, JobQueue } from './boss.ts';
+import type { JobQueue } from './boss.ts';
+import type { Executor } from './executor.ts';
 import { QUEUE_SCHEMA } from './jobs.ts';
 import { NOTICE_QUEUES } from './notices.ts';
 

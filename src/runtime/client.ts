@@ -130,15 +130,6 @@ export interface SettledSubscription {
 
 export interface Client {
   /**
-   * Enqueues one intent; with `tx`, on that connection only and inside a savepoint, so that it commits and
-   * rolls back with the caller. Throws `intent_mismatch`, `unknown_operation`, `unknown_account`,
-   * `invalid_field`, `unknown_field`; after any of them the transaction is still usable. Under REPEATABLE
-   * READ or stricter also `serialization_failure`, when another transaction has just enqueued the key (under
-   * SERIALIZABLE anything of that account and operation).
-   * Transactions that enqueue the same keys in different orders can deadlock (40P01), as with any unique key.
-   */
-  enqueue(input: EnqueueInput, options?: { readonly tx?: CallerTransaction }): Promise<EnqueueResult>;
-  /**
    * Enqueues up to 100,000 at once, set-based and all or nothing; one result for each, in the given order. What
    * `enqueue` would throw for one of them is its result here, and keeps no other out. Of two with the same key the
    * first is written. Two calls with the same keys don't deadlock, whatever their orders.
@@ -147,6 +138,16 @@ export interface Client {
     inputs: readonly EnqueueInput[],
     options?: { readonly tx?: CallerTransaction },
   ): Promise<EnqueueManyResult[]>;
+  // Last, since a compiler explains a wrong call by its last overload.
+  /**
+   * Enqueues one intent; with `tx`, on that connection only and inside a savepoint, so that it commits and
+   * rolls back with the caller. Throws `intent_mismatch`, `unknown_operation`, `unknown_account`,
+   * `invalid_field`, `unknown_field`; after any of them the transaction is still usable. Under REPEATABLE
+   * READ or stricter also `serialization_failure`, when another transaction has just enqueued the key (under
+   * SERIALIZABLE anything of that account and operation).
+   * Transactions that enqueue the same keys in different orders can deadlock (40P01), as with any unique key.
+   */
+  enqueue(input: EnqueueInput, options?: { readonly tx?: CallerTransaction }): Promise<EnqueueResult>;
   /** Undefined when there is none with that id (or unique prefix of 8 or more). */
   get(id: string): Promise<RequestDetails | undefined>;
   list(filter?: RequestFilter): Promise<RequestRow[]>;

@@ -1,8 +1,8 @@
 import { hostname } from 'node:os';
 import { OnetakeError, suggestion } from '../core/errors.ts';
+import type { OperationSettings } from '../core/operation-settings.ts';
 import { OPERATIONS, type OperationName } from '../core/operations.ts';
 import type { Provider } from '../core/provider.ts';
-import type { OperationSettings } from '../lifecycle/context.ts';
 import { createSoniloProvider } from '../provider/sonilo/client.ts';
 import type { OnetakeConfig } from './define-config.ts';
 import { readEnvironment } from './environment.ts';

@@ -73,6 +73,8 @@ function countersIn(registry: Registry): Counted {
     'certainty',
     'health',
   ]);
+  // Without labels, as whatever an alert looks at for an increase: a series that is not there at 0 hides its first one.
+  const unknown = counter('submissions_unknown_total', 'Outcomes of POSTs that nobody knows.');
   const capacity = counter('account_pauses_total', '429s that paused an account, by kind.', [
     'account',
     'kind',
@@ -106,13 +108,14 @@ function countersIn(registry: Registry): Counted {
     'loop',
     'error_code',
   ]);
-  const sick = counter('worker_sick_total', 'Times this worker stopped for want of a way to the provider.', [
-    'provider',
-  ]);
+  const sick = counter('worker_sick_total', 'Times this worker stopped for want of a way to a provider.');
   return {
     'submission:admitted': ({ account, operation, isProbe }) =>
       admitted.inc({ account, operation, probe: String(isProbe) }),
-    'submission:settled': ({ reason, certainty, health }) => settled.inc({ reason, certainty, health }),
+    'submission:settled': ({ reason, certainty, health }) => {
+      settled.inc({ reason, certainty, health });
+      if (certainty === 'unknown') unknown.inc();
+    },
     'account:paused': ({ account, kind }) => capacity.inc({ account, kind }),
     'account:held': ({ account, kind }) => holds.inc({ account, kind }),
     'breaker:transition': ({ breakerName, layer, nextState, cause, shadow }) =>
@@ -135,7 +138,7 @@ function countersIn(registry: Registry): Counted {
     'request:expired': () => expired.inc(),
     'process:trouble': ({ role, loop, errorCode, times = 1 }) =>
       trouble.inc({ role, loop, error_code: errorCode }, times),
-    'worker:sick': ({ provider }) => sick.inc({ provider }),
+    'worker:sick': () => sick.inc(),
   };
 }
 

@@ -94,6 +94,14 @@ describe('docs/metrics.md', () => {
     const own = served.filter((name) => !/^onetake_(process_(?!trouble)|nodejs_)/.test(name));
     expect(own.sort()).toEqual(listed.map((line) => line.split(' ', 1)[0]).sort());
   });
+
+  test('has alerts look for an increase only of what is there at 0', async () => {
+    const { text } = readPage('docs/metrics.md');
+    const watched = [...text.matchAll(/increase\((onetake_\w+[^[]*)\[/g)].map(([, series]) => series);
+    expect(watched.length).toBeGreaterThan(2);
+    const shown = await createMetrics().text(NO_FACTS);
+    for (const series of watched) expect(shown).toContain(`\n${series} 0\n`);
+  });
 });
 
 describe('docs/operations.md', () => {

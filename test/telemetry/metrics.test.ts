@@ -92,4 +92,12 @@ describe('metrics', () => {
     expect(await one.text(undefined)).toContain('onetake_submissions_repeated_total 1');
     expect(await other.text(undefined)).toContain('onetake_submissions_repeated_total 0');
   });
+
+  test('count each outcome that nobody knows, whatever its reason', async () => {
+    const { onEvent, text } = createMetrics();
+    for (const certainty of ['unknown', 'accepted', 'unknown', 'refused', 'unsent']) {
+      onEvent('submission:settled', { reason: certainty, certainty, health: 'none' } as never);
+    }
+    expect(await text(undefined)).toContain('onetake_submissions_unknown_total 2');
+  });
 });
