@@ -5,11 +5,11 @@ import { usageError } from './errors.ts';
 // Arguments that several commands take, each checked in one place. Messages name the option, not the value.
 
 /** A parser for `option` that takes whole numbers in the decimal system alone. */
-export function wholeNumber(option: string, min: number, max: number): (text: string) => number {
+export function wholeNumber(option: string, min: number, max: number, unit = ''): (text: string) => number {
   return (text) => {
     const value = /^\d{1,9}$/.test(text) ? Number(text) : Number.NaN;
     if (value >= min && value <= max) return value;
-    throw usageError(`${option}: expected a whole number from ${min} to ${max}.`);
+    throw usageError(`${option}: expected a whole number${unit} from ${min} to ${max}.`);
   };
 }
 

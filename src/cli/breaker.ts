@@ -95,7 +95,11 @@ function addOverrides(breaker: Command, run: Runner): void {
       .option('--actor <name>', 'who (default: $ONETAKE_ACTOR, else the system user)');
     if (mode !== 'released') {
       command
-        .option('--expires-in <seconds>', 'ends by itself', wholeNumber('--expires-in', 1, 999_999_999))
+        .option(
+          '--expires-in <seconds>',
+          'ends by itself',
+          wholeNumber('--expires-in', 1, 999_999_999, ' of seconds'),
+        )
         .option('--expires-at <instant>', 'ends by itself', instantOf('--expires-at'));
     }
     command

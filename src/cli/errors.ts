@@ -1,6 +1,7 @@
 import { basename } from 'node:path';
 import { CommanderError } from 'commander';
 import { OnetakeError, type OnetakeErrorCode } from '../core/errors.ts';
+import { type FieldProblem, FieldsError } from '../core/field-problems.ts';
 import { databaseErrorCode, isLostConnection, isSqlState } from '../postgres/errors.ts';
 import { explainDatabaseError } from '../runtime/database-errors.ts';
 
@@ -9,6 +10,8 @@ export interface ErrorReport {
   readonly code: string;
   readonly message: string;
   readonly hint?: string;
+  /** Of the fields of a request, for programs. */
+  readonly problems?: readonly FieldProblem[];
   readonly exitCode: number;
 }
 
@@ -65,7 +68,13 @@ export function reportOf(error: unknown, databaseVariable?: string): ErrorReport
 function reportWithout(error: unknown): ErrorReport {
   if (error instanceof CommandError) return report(error.code, error.message, error.hint, error.exitCode);
   if (error instanceof OnetakeError) {
-    return report(error.code, error.message, error.hint, USAGE.has(error.code) ? EXIT.usage : EXIT.failed);
+    const told = report(
+      error.code,
+      error.message,
+      error.hint,
+      USAGE.has(error.code) ? EXIT.usage : EXIT.failed,
+    );
+    return error instanceof FieldsError ? { ...told, problems: error.problems } : told;
   }
   if (error instanceof CommanderError) return usageReport(error);
   return databaseReport(error) ?? unexpected(error);

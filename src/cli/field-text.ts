@@ -1,4 +1,3 @@
-import { OnetakeError } from '../core/errors.ts';
 import { type Operation, operationNamed } from '../core/operations.ts';
 import { usageError } from './errors.ts';
 
@@ -23,37 +22,31 @@ export function parseFields(operation: string, texts: readonly string[]): Record
       throw usageError(`--field: there is more than one${shown}.`);
     }
     const type = Object.hasOwn(known, name) ? known[name]?.type : undefined;
-    fields[name] = parseFieldText(name, type ?? 'string', text.slice(equals + 1));
+    fields[name] = parseFieldText(type ?? 'string', text.slice(equals + 1));
   }
   return { ...fields };
 }
 
-/** Throws `invalid_field`. */
-export function parseFieldText(name: string, type: FieldType, text: string): unknown {
+/** A text that is none of the type stays text: enqueue refuses it, with everything else that is wrong. */
+function parseFieldText(type: FieldType, text: string): unknown {
   switch (type) {
     case 'string':
       return text;
     case 'integer':
-      if (/^[+-]?\d{1,15}$/.test(text)) return Number(text);
-      throw invalid(name, 'a whole number');
+      return /^[+-]?\d{1,15}$/.test(text) ? Number(text) : text;
     case 'number':
-      if (/^[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?$/i.test(text) && Number.isFinite(Number(text)))
-        return Number(text);
-      throw invalid(name, 'a number');
+      return /^[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?$/i.test(text) && Number.isFinite(Number(text))
+        ? Number(text)
+        : text;
     case 'boolean':
-      if (text === 'true' || text === 'false') return text === 'true';
-      throw invalid(name, 'true or false');
+      return text === 'true' || text === 'false' ? text === 'true' : text;
     case 'file':
       return { file: text };
     case 'json':
       try {
         return JSON.parse(text);
       } catch {
-        throw invalid(name, 'a JSON array or object');
+        return text;
       }
   }
-}
-
-function invalid(name: string, expected: string): OnetakeError {
-  return new OnetakeError('invalid_field', `fields.${name}: expected ${expected}.`);
 }

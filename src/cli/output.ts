@@ -78,8 +78,8 @@ export function createTerminal(
     table: (rows, those) => print(...tableLines(rows, those, tableColumns, paint)),
     block: (entries) => print(...blockLines(entries, columns, paint)),
     note: (...lines) => stderr(lines),
-    error: ({ code, message, hint }) => {
-      if (json) stderr([JSON.stringify({ error: { code, message, hint: hint ?? null } })]);
+    error: ({ code, message, hint, problems }) => {
+      if (json) stderr([JSON.stringify({ error: { code, message, hint: hint ?? null, problems } })]);
       else
         stderr([
           `${paintNote('red', 'error:')} ${message}`,

@@ -2,14 +2,14 @@ import { randomUUID } from 'node:crypto';
 import type pg from 'pg';
 import type { AccountLimits } from '../core/admission.ts';
 import type { BreakerOverride } from '../core/circuit-breaker.ts';
-import { OnetakeError, type OnetakeErrorCode } from '../core/errors.ts';
+import { OnetakeError, type OnetakeErrorCode, suggestion } from '../core/errors.ts';
 import { isTerminal, type RequestState } from '../core/generation-request.ts';
 import { OPERATION_NAMES, operationNamed } from '../core/operations.ts';
 import type { ResultDocument } from '../core/provider.ts';
 import { type EnqueueResult, enqueue } from '../lifecycle/enqueue.ts';
 import { type EnqueueManyResult, enqueueMany } from '../lifecycle/enqueue-many.ts';
 import { type AccountOverview, listAccounts } from '../postgres/account-holds.ts';
-import { upsertAccount } from '../postgres/accounts.ts';
+import { listAccountNames, upsertAccount } from '../postgres/accounts.ts';
 import {
   type BreakerHistoryRow,
   type BreakerStatus,
@@ -150,6 +150,7 @@ export interface Client {
   enqueue(input: EnqueueInput, options?: { readonly tx?: CallerTransaction }): Promise<EnqueueResult>;
   /** Undefined when there is none with that id (or unique prefix of 8 or more). */
   get(id: string): Promise<RequestDetails | undefined>;
+  /** Newest first. Throws `unknown_account`, `unknown_operation` when nothing has such a name. */
   list(filter?: RequestFilter): Promise<RequestRow[]>;
   /**
    * Resolves at a terminal state, or when an operator is needed (`ambiguous`). However many wait, they share one
@@ -257,6 +258,26 @@ export function createClient(options: ClientOptions): Client {
     if (id !== undefined) return id;
     throw notFound(given);
   };
+  const list = async (filter: RequestFilter): Promise<RequestRow[]> => {
+    const found = await listRequests(database, filter);
+    // Nothing there is an answer, but not to a misspelt name.
+    if (found.length === 0) {
+      if (filter.operation !== undefined) operationNamed(filter.operation);
+      if (filter.account !== undefined) await requireAccount(filter.account);
+    }
+    return found;
+  };
+  const requireAccount = async (name: string): Promise<void> => {
+    const known = await listAccountNames(database);
+    if (known.includes(name)) return;
+    throw new OnetakeError(
+      'unknown_account',
+      `account: there is no account "${name}".${suggestion(name, known)}`,
+      {
+        hint: 'See `onetake accounts list`.',
+      },
+    );
+  };
   const get = async (given: string): Promise<RequestDetails | undefined> => {
     const id = await resolveId(given);
     const request = id === undefined ? undefined : await findRequest(database, id);
@@ -310,7 +331,7 @@ export function createClient(options: ClientOptions): Client {
   const self: Client = {
     enqueue: enqueueEither as Client['enqueue'],
     get: (id) => explained(() => get(id)),
-    list: (filter = {}) => explained(async () => listRequests(database, checkFilter(filter))),
+    list: (filter = {}) => explained(() => list(checkFilter(filter))),
     async waitForGeneration(given, options = {}) {
       const { signal, onProgress } = checkWait(options);
       const id = await explained(() => requireId(given));

@@ -137,9 +137,10 @@ describe('bad input', () => {
     [[...ENQUEUE, `--prompt=${SECRET}`], 'invalid_option', /Unknown option '--prompt'/],
   ])('%j is refused as %s', async (args, code, message) => {
     const cli = createCli({ env: { DATABASE_URL: URL_OF_NOTHING } });
-    const { message: said, hint, ...rest } = await cli.error(args);
+    const { message: said, hint, problems, ...rest } = await cli.error(args);
     expect({ ...rest, said }).toEqual({ code, exitCode: 2, said: expect.stringMatching(message) });
-    expect(`${said}${hint}`).not.toContain(SECRET);
+    expect(`${said}${hint}${JSON.stringify(problems)}`).not.toContain(SECRET);
+    expect(problems?.length).toBe(code === 'invalid_field' ? 1 : undefined);
   });
 
   test.each([

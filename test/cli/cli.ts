@@ -29,6 +29,7 @@ export interface CliError {
   readonly code: string;
   readonly message: string;
   readonly hint: string | null;
+  readonly problems?: readonly unknown[];
 }
 
 export type Env = Readonly<Record<string, string | undefined>>;

@@ -1,5 +1,6 @@
 import { describe, expect, test } from 'vitest';
 import { parseFields } from '../../src/cli/field-text.ts';
+import { encodeFields } from '../../src/core/encode-fields.ts';
 import { OnetakeError } from '../../src/core/errors.ts';
 
 const fieldsOf = (...texts: string[]) => parseFields('video-to-music', texts);
@@ -36,9 +37,11 @@ describe('--field texts', () => {
     'stems=yes',
     'stems=TRUE',
     'segments=[',
-  ])('refuse %s by the field, without its value', (text) => {
+  ])('leave %s as it is, and enqueue refuses it by the field, without its value', (text) => {
     const [name, value] = text.split('=') as [string, string];
-    const error = errorOf(() => fieldsOf(text));
+    const error = errorOf(() =>
+      encodeFields('video-to-music', { video_url: 'https://a.example', ...fieldsOf(text) }),
+    );
     expect(error.code).toBe('invalid_field');
     expect(error.message).toContain(`fields.${name}: expected`);
     if (value.trim().length > 3) expect(error.message).not.toContain(value);

@@ -205,6 +205,18 @@ describe('what the client is asked', () => {
     });
   });
 
+  it('list of a name that nothing has is no empty list', async () => {
+    await expect(client.list({ operation: 'text-to-musik' })).rejects.toMatchObject({
+      code: 'unknown_operation',
+      message: expect.stringContaining('"text-to-music"'),
+    });
+    await expect(client.list({ account: 'defualt' })).rejects.toMatchObject({
+      code: 'unknown_account',
+      message: expect.stringContaining('defualt'),
+    });
+    expect(await client.list({ operation: 'audio-ducking' })).toEqual([]);
+  });
+
   it.each([
     [{ as: 'acepted', providerTaskId: 'task' }, 'as'],
     [{ as: 'accepted', taskId: 'task' }, 'taskId'],

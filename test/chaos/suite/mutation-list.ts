@@ -40,10 +40,10 @@ export const MUTATIONS: readonly Mutation[] = [
     edits: [
       edit(
         'src/lifecycle/admit.ts',
-        'const plan = await commitPlan(ctx, lane, attemptIds, options, maySend);',
+        'const plan = await commitPlan(ctx, lane, attemptIds, options, mayAsk);',
         `const plan = await new Promise<AdmissionPlan>((resolve, reject) => {
     early.push(resolve);
-    commitPlan(ctx, lane, attemptIds, options, maySend).then(resolve, reject);
+    commitPlan(ctx, lane, attemptIds, options, mayAsk).then(resolve, reject);
   });`,
       ),
       edit(
@@ -66,7 +66,7 @@ export const MUTATIONS: readonly Mutation[] = [
     edits: [
       edit(
         'src/lifecycle/admit.ts',
-        'const committed = await wasCommitted(ctx, plan.attempts, maySend);',
+        'const committed = await wasCommitted(ctx, plan.attempts, mayAsk);',
         'const committed = true as boolean | undefined;',
       ),
     ],
