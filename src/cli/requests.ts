@@ -1,7 +1,9 @@
 import type { Command } from 'commander';
 import { OnetakeError } from '../core/errors.ts';
 import type { RequestState } from '../core/generation-request.ts';
+import type { OperatorNote } from '../postgres/operator-functions.ts';
 import type { RequestRow } from '../postgres/request-overview.ts';
+import type { Environment } from '../runtime/environment.ts';
 import { stateNamed, wholeNumber } from './arguments.ts';
 import type { Runner } from './context.ts';
 import { OUTCOME_UNKNOWN, reasonOf, STATE_FORMAT, showRequest } from './request-view.ts';
@@ -71,6 +73,24 @@ export function addRequests(program: Command, run: Runner): void {
       ),
     );
   requests
+    .command('cancel <id>')
+    .description(
+      'Withdraws one that is queued: nothing more is sent. One that was submitted is refused: the provider can’t cancel.',
+    )
+    .requiredOption('--reason <text>', 'why, for the record')
+    .option('--actor <name>', 'who decides (default: $ONETAKE_ACTOR, else the system user)')
+    .addHelpText('after', "\nExample:\n  $ onetake requests cancel 0f3c1a2b --reason 'ordered by mistake'")
+    .action(
+      run(({ terminal, environment, withClient }, id: string, options: DecisionOptions) =>
+        withClient(async (client) => {
+          const resolution = await client.cancel(id, noteOf(environment, options));
+          if (terminal.json) terminal.value(resolution);
+          else terminal.print(`${resolution.id}: ${resolution.from} -> ${resolution.to}`);
+          return undefined;
+        }),
+      ),
+    );
+  requests
     .command('acknowledge <id>')
     .description('Somebody has looked: ends what asks for attention, and changes nothing else.')
     .requiredOption('--reason <text>', 'what was found, for the record')
@@ -80,10 +100,9 @@ export function addRequests(program: Command, run: Runner): void {
       "\nExample:\n  $ onetake requests acknowledge 0f3c1a2b --reason 'refunded by support'",
     )
     .action(
-      run(({ terminal, environment, withClient }, id: string, options: AcknowledgeOptions) =>
+      run(({ terminal, environment, withClient }, id: string, options: DecisionOptions) =>
         withClient(async (client) => {
-          const note = { actor: options.actor ?? environment.actor(), reason: options.reason };
-          const resolution = await client.acknowledge(id, note);
+          const resolution = await client.acknowledge(id, noteOf(environment, options));
           if (terminal.json) terminal.value(resolution);
           else terminal.print(`${resolution.id}: acknowledged, still ${resolution.to}`);
           return undefined;
@@ -92,7 +111,11 @@ export function addRequests(program: Command, run: Runner): void {
     );
 }
 
-interface AcknowledgeOptions {
+interface DecisionOptions {
   readonly reason: string;
   readonly actor?: string;
+}
+
+function noteOf(environment: Environment, { actor, reason }: DecisionOptions): OperatorNote {
+  return { actor: actor ?? environment.actor(), reason };
 }

@@ -164,7 +164,11 @@ describe('onetake requests', () => {
     const rows = await cli.json<{ id: string }[]>(['requests', 'list', '--state', 'queued']);
     expect(rows.map((row) => row.id)).toEqual([newer, older]);
     expect(await cli.json(['requests', 'list', '--limit', '1'])).toHaveLength(1);
-    expect(await cli.json(['requests', 'list', '--account', 'other'])).toEqual([]);
+    expect(await cli.json(['requests', 'list', '--operation', 'audio-ducking'])).toEqual([]);
+    expect(await cli.error(['requests', 'list', '--account', 'other'])).toMatchObject({
+      code: 'unknown_account',
+      exitCode: 2,
+    });
   });
 
   test('prints a line each in a pipe, with ids of 8 digits and nothing cut', async () => {
@@ -233,6 +237,32 @@ describe('onetake requests', () => {
     const json = await cli.run(['requests', 'show', id, '--json']);
     expect(JSON.parse(json.stdout).files).toMatchObject([{ index: 0, location: null }]);
     expect(stdout + json.stdout).not.toContain('secret');
+  });
+
+  test('cancels what is queued, and says of what was submitted that nobody can', async () => {
+    const { cli, database } = await setStage();
+    const [queued, accepted] = [
+      await insertRequest(database, { request_key: 'queued' }),
+      await insertRequest(database, { state: 'accepted', request_key: 'accepted' }),
+    ];
+    expect(await cli.error(['requests', 'cancel', queued])).toMatchObject({ exitCode: 2 });
+    const cancel = (id: string) => ['requests', 'cancel', id.slice(0, 8), '--reason', 'ordered by mistake'];
+    const { stdout } = await cli.run(cancel(queued));
+    expect(stdout).toBe(`${queued}: queued -> cancelled\n`);
+    expect(await cli.json(['requests', 'show', queued])).toMatchObject({
+      state: 'cancelled',
+      charge: 'none',
+    });
+    expect(await cli.error(cancel(accepted))).toMatchObject({
+      code: 'request_not_in_state',
+      hint: expect.stringContaining("can't cancel"),
+      exitCode: 1,
+    });
+    expect(
+      await database.query('select action, reason from onetake.operator_actions where subject = $1', [
+        queued,
+      ]),
+    ).toEqual([{ action: 'cancel_request', reason: 'ordered by mistake' }]);
   });
 
   test('refuses an id that nobody has, one that is none, and an unknown state', async () => {
