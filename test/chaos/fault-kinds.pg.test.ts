@@ -16,7 +16,7 @@ import { FAULT_KINDS, type FaultKind } from './fault-kinds.ts';
 // Each kind of fault alone, by a worker in a process of its own, with an account, a breaker and a provider of its
 // own; POSTs are counted at the provider's socket. `ONETAKE_FAULT_REQUESTS=100` is the run of record.
 
-const REQUESTS = Number(process.env['ONETAKE_FAULT_REQUESTS'] ?? 5);
+const REQUESTS = Number(process.env['ONETAKE_FAULT_REQUESTS'] ?? 3);
 const LEASE_MS = 60_000;
 /** For a machine on which much else runs: nothing here is decided by how long it takes. */
 const PATIENCE_MS = 60_000 + REQUESTS * 1_000;

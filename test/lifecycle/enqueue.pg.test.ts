@@ -406,7 +406,7 @@ describe('with the breaker', () => {
     // Another operation has another breaker.
     const video = {
       operation: 'video-to-music',
-      fields: { video_url: 'https://example.test/v.mp4' },
+      fields: { video_url: 'https://example.com/v.mp4' },
     } as const;
     expect(await client.enqueue({ ...video, requestKey: randomUUID(), whenOpen: 'refuse' })).toMatchObject({
       created: true,

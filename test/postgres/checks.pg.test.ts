@@ -259,6 +259,12 @@ const FORBIDDEN: Readonly<Record<string, readonly (() => Promise<unknown>)[]>> =
     () => attempt(settledAs('unknown', { health_effect: null })),
   ],
   installation_is_one_row: [() => doubted({ one: false })],
+  settled_consumer_is_one_row: [
+    () =>
+      database.query(
+        'insert into onetake.settled_consumer (one, since, seen_at) values (false, now(), now())',
+      ),
+  ],
   installation_doubt_known: [
     () => doubted({ doubt: 'unsure', doubted_at: ago(0), doubted_by: 'a worker' }),
     () => doubted({ doubt: 'another_cluster', doubted_at: ago(0), doubted_by: 'a worker' }),

@@ -52,7 +52,9 @@ describe('migrate', () => {
     });
     expect(await everyRow(database)).toEqual(before);
     expect(await database.query('select name from onetake_queue.queue order by name')).toMatchObject(
-      ['settled', ...IN_ORDER.map((name) => `submit/default/${name}`)].map((name) => ({ name })),
+      ['settled', 'settled/undelivered', ...IN_ORDER.map((name) => `submit/default/${name}`)].map((name) => ({
+        name,
+      })),
     );
   });
 
