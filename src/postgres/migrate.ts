@@ -1,7 +1,5 @@
 import { readFileSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
-import { drizzle } from 'drizzle-orm/node-postgres';
-import { migrate as applyMigrations } from 'drizzle-orm/node-postgres/migrator';
 import pg from 'pg';
 import { OnetakeError } from '../core/errors.ts';
 import { isStatementPooling } from './errors.ts';
@@ -72,6 +70,11 @@ async function requireOwnSession(client: pg.Client, connectionString: string): P
  * high-water mark would be shared with the app's own migrations: ours is in our schema.
  */
 export async function migrateTables(client: pg.Client): Promise<void> {
+  // Here, since reading drizzle takes longer than everything else that a worker needs to begin.
+  const [{ drizzle }, { migrate: applyMigrations }] = await Promise.all([
+    import('drizzle-orm/node-postgres'),
+    import('drizzle-orm/node-postgres/migrator'),
+  ]);
   await applyMigrations(drizzle(client), {
     migrationsFolder: fileURLToPath(MIGRATIONS),
     migrationsSchema: MIGRATIONS_SCHEMA,
