@@ -1,4 +1,5 @@
 import { randomBytes } from 'node:crypto';
+import { box, fullBox, MATRIX, u16, u32 } from '../../src/simulator/audio/mp4-boxes.ts';
 
 export interface VideoOptions {
   readonly seconds?: number;
@@ -76,25 +77,3 @@ function track(codec: string, duration: number, bytes: number): Buffer {
 }
 
 const zeros = (count: number): number[] => Array.from({ length: count }, () => 0);
-const MATRIX = u32(0x10000, 0, 0, 0, 0x10000, 0, 0, 0, 0x40000000);
-
-function box(type: string, ...content: Buffer[]): Buffer {
-  const bytes = Buffer.concat(content);
-  return Buffer.concat([u32(bytes.length + 8), Buffer.from(type, 'latin1'), bytes]);
-}
-
-function fullBox(type: string, ...content: Buffer[]): Buffer {
-  return box(type, u32(0), ...content);
-}
-
-function u32(...values: number[]): Buffer {
-  const bytes = Buffer.alloc(values.length * 4);
-  for (const [index, value] of values.entries()) bytes.writeUInt32BE(value >>> 0, index * 4);
-  return bytes;
-}
-
-function u16(...values: number[]): Buffer {
-  const bytes = Buffer.alloc(values.length * 2);
-  for (const [index, value] of values.entries()) bytes.writeUInt16BE(value, index * 2);
-  return bytes;
-}

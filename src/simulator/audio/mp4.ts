@@ -1,3 +1,5 @@
+import { box, fullBox, MATRIX, u16, u32 } from './mp4-boxes.ts';
+
 /**
  * What stands before the samples of an MP4 file that holds the sound alone, 16-bit and mono: as much of a video as
  * anything that brings one in looks at. The samples follow as one chunk.
@@ -51,27 +53,4 @@ function track(sampleRate: number, samples: number, offset: number): Buffer {
     fullBox('tkhd', u32(0, 0, 1, 0, samples, 0, 0), u16(0, 0, 0x0100, 0), MATRIX, u32(0, 0)),
     box('mdia', fullBox('mdhd', u32(0, 0, sampleRate, samples), u16(0x55c4, 0)), handler, information),
   );
-}
-
-const MATRIX = u32(0x10000, 0, 0, 0, 0x10000, 0, 0, 0, 0x40000000);
-
-function box(type: string, ...content: Buffer[]): Buffer {
-  const bytes = Buffer.concat(content);
-  return Buffer.concat([u32(bytes.length + 8), Buffer.from(type, 'latin1'), bytes]);
-}
-
-function fullBox(type: string, ...content: Buffer[]): Buffer {
-  return box(type, u32(0), ...content);
-}
-
-function u32(...values: number[]): Buffer {
-  const bytes = Buffer.alloc(values.length * 4);
-  for (const [index, value] of values.entries()) bytes.writeUInt32BE(value >>> 0, index * 4);
-  return bytes;
-}
-
-function u16(...values: number[]): Buffer {
-  const bytes = Buffer.alloc(values.length * 2);
-  for (const [index, value] of values.entries()) bytes.writeUInt16BE(value, index * 2);
-  return bytes;
 }
