@@ -1,5 +1,5 @@
 import { fileURLToPath } from 'node:url';
-import { defineConfig } from 'vitest/config';
+import { defineConfig, type TestProjectInlineConfiguration } from 'vitest/config';
 
 const root = fileURLToPath(new URL('..', import.meta.url));
 /** Where the gate wants each run's report, as JSON. */
@@ -25,7 +25,7 @@ export default defineConfig({
     },
     projects: [
       // Apart, so that the coverage of core is counted where it is shown, and slows nothing else down.
-      { root, test: { name: 'core', include: ['test/core/**/*.test.ts'] } },
+      { root, test: { name: 'core', include: ['test/core/**/*.test.ts'], isolate: false } },
       {
         root,
         test: {
@@ -36,18 +36,27 @@ export default defineConfig({
           testTimeout: 20_000,
         },
       },
-      {
-        root,
-        test: {
-          name: 'postgres',
-          include: ['test/**/*.pg.test.ts'],
-          globalSetup: ['test/support/postgres-global-setup.ts'],
-          testTimeout: 60_000,
-          hookTimeout: 60_000,
-          // Each file has its own database, and often waits for child processes: three at once fill a two-core machine.
-          maxWorkers: 3,
-        },
-      },
+      onPostgres('postgres', ['test/**/*.pg.test.ts'], ['test/chaos/**']),
+      // Several processes at once, killed, stopped and cut off from each other: long, and apart for that.
+      onPostgres('chaos', ['test/chaos/**/*.pg.test.ts']),
     ],
   },
 });
+
+function onPostgres(name: string, include: string[], exclude: string[] = []): TestProjectInlineConfiguration {
+  return {
+    root,
+    test: {
+      name,
+      include,
+      exclude,
+      globalSetup: ['test/support/postgres-global-setup.ts'],
+      testTimeout: 60_000,
+      hookTimeout: 60_000,
+      // A test file leaves nothing behind in its process, and to load the product anew for each takes seconds.
+      isolate: false,
+      // Each test has its own database, and often waits for child processes: three at once fill a two-core machine.
+      maxWorkers: 3,
+    },
+  };
+}

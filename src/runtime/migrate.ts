@@ -55,7 +55,7 @@ async function migrateUnderLock(client: pg.Client, config: ResolvedConfig): Prom
   const executor = { executeSql: (text: string, values?: unknown[]) => client.query(text, values) };
   const from = await readSchemaStatus(executor);
   if (from === 'unreadable') throw notPermitted();
-  if (from !== 'newer') await migrateTables(client);
+  if (from === 'missing' || from === 'older') await migrateTables(client);
   const queue = new JobQueue({ executor, role: 'client', onError: () => {} });
   await queue.migrate();
   try {

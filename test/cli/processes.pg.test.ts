@@ -140,7 +140,7 @@ describe('worker and poller processes', () => {
     for (const secret of ['canary', KEY, 'http://', 'postgres://', 'postgresql://']) {
       expect(all).not.toContain(secret);
     }
-    const [directory] = readdirSync(join(cli.directory, 'generations'));
+    const [directory] = readdirSync(join(cli.directory, 'generations')).filter((name) => name !== '.partial');
     expect(
       readFileSync(join(cli.directory, 'generations', directory as string, '0.wav')).length,
     ).toBeGreaterThan(1_000);

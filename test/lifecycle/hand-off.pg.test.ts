@@ -320,7 +320,10 @@ from onetake.generation_requests where id = $1`,
     const shown = await world.database.query('select what from onetake.attention');
     expect(shown.filter(({ what }) => what === 'result lost')).toHaveLength(2);
     // Its file is there for the taking; what is missing is a disk of ours.
-    await poller.runOnce();
+    for (let n = 0; n < 4; n++) {
+      await world.passTime(600_000);
+      await poller.runOnce();
+    }
     expect(await world.request(unstored)).toMatchObject({ state: 'accepted', attention: 'poll_failing' });
     await rename(away, world.directory);
     await world.passTime(600_000);

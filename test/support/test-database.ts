@@ -22,10 +22,10 @@ export interface TestDatabase {
 export async function createTestDatabase(): Promise<TestDatabase> {
   const { connectionString: server, template } = inject('postgres');
   const name = `${template.replace(/template$/, '')}${randomBytes(6).toString('hex')}`;
+  // Copied as files, a small database costs a third of what it costs through the log.
+  const clone = `create database ${name} template ${template} strategy file_copy`;
   await onServer(server, (client) =>
-    waitFor(() => createUnlessBusy(client, `create database ${name} template ${template}`), {
-      what: `${template} to be free to clone`,
-    }),
+    waitFor(() => createUnlessBusy(client, clone), { what: `${template} to be free to clone` }),
   );
   const url = new URL(server);
   url.pathname = `/${name}`;

@@ -17,7 +17,7 @@ export interface Mutation {
   /** Too rare for the suite, or out of its sight: the tests alone. */
   readonly testsOnly?: true;
   /** Who is asked when the suite has seen nothing. */
-  readonly tests?: readonly { readonly project: 'unit' | 'postgres'; readonly file: string }[];
+  readonly tests?: readonly { readonly project: 'core' | 'unit' | 'postgres' | 'chaos'; readonly file: string }[];
 }
 
 const edit = (file: string, find: string, replace: string): Edit => ({ file, find, replace });
@@ -283,7 +283,7 @@ export const MUTATIONS: readonly Mutation[] = [
         'where false',
       ),
     ],
-    tests: [{ project: 'postgres', file: 'test/chaos/durability.pg.test.ts' }],
+    tests: [{ project: 'chaos', file: 'test/chaos/durability.pg.test.ts' }],
   },
   {
     name: 'late_answers_dropped',
