@@ -81,6 +81,7 @@ export async function startBench(options: BenchOptions): Promise<Bench> {
     worker: 'bench',
     providerNamed: () => undefined,
     apiKeyOf: () => 'none',
+    storage: null,
     spool: createSpool({ directory: '/nonexistent/spool', onTrouble: () => {} }),
     firstPollMs: 3_600_000,
   };

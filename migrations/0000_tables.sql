@@ -177,6 +177,7 @@ CREATE TABLE "onetake"."generation_requests" (
 	"poll_trouble" text,
 	"empty_reads" integer DEFAULT 0 NOT NULL,
 	"provider_finished_at" timestamp with time zone,
+	"reader_lease_until" timestamp with time zone,
 	"hand_off_bytes" bigint,
 	"hand_off_total_bytes" bigint,
 	"supersedes" uuid,
@@ -209,6 +210,7 @@ CREATE TABLE "onetake"."generation_requests" (
 	CONSTRAINT "generation_requests_submitting_has_an_attempt" CHECK (state <> 'submitting' or submissions >= 1),
 	CONSTRAINT "generation_requests_ambiguous_has_a_reason" CHECK (state <> 'ambiguous' or state_reason is not null),
 	CONSTRAINT "generation_requests_only_tasks_are_polled" CHECK (next_poll_at is null or (state in ('accepted', 'failed') and provider_task_id is not null)),
+	CONSTRAINT "generation_requests_only_streams_are_read" CHECK ((reader_lease_until is not null) = (state = 'accepted' and provider_task_id is null)),
 	CONSTRAINT "generation_requests_attention_has_a_start" CHECK ((attention is null) = (attention_since is null))
 );
 --> statement-breakpoint
@@ -296,6 +298,12 @@ CREATE TABLE "onetake"."submission_attempts" (
 	"reason" text,
 	"provider_task_id" text,
 	"refunded" boolean,
+	"stream_ended_at" timestamp with time zone,
+	"stream_end" text,
+	"stream_health" text,
+	"stream_health_applied_at" timestamp with time zone,
+	"stream_health_effect" text,
+	"override_at_stream_end" text,
 	CONSTRAINT "submission_attempts_number_once" UNIQUE("request_id","attempt"),
 	CONSTRAINT "submission_attempts_health_known" CHECK (health in ('success', 'dependency_failure', 'capacity_signal', 'request_or_account_failure', 'unknown_failure', 'none')),
 	CONSTRAINT "submission_attempts_certainty_known" CHECK (certainty in ('accepted', 'refused', 'unsent', 'unknown')),
@@ -306,7 +314,11 @@ CREATE TABLE "onetake"."submission_attempts" (
 	CONSTRAINT "submission_attempts_settled_by_known" CHECK (settled_by in ('worker', 'rescue')),
 	CONSTRAINT "submission_attempts_settled_as_a_whole" CHECK (num_nulls(settled_at, settled_by, phase, health, certainty, reason) in (0, 6)),
 	CONSTRAINT "submission_attempts_health_applied_after_settle" CHECK ((health_applied_at is null) = (health_effect is null) and (health_applied_at is null or settled_at is not null)),
-	CONSTRAINT "submission_attempts_error_code_is_plain" CHECK (error_code ~ '^[A-Za-z0-9_.:-]{1,64}$')
+	CONSTRAINT "submission_attempts_error_code_is_plain" CHECK (error_code ~ '^[A-Za-z0-9_.:-]{1,64}$'),
+	CONSTRAINT "submission_attempts_stream_end_is_plain" CHECK (stream_end ~ '^[A-Za-z0-9_.:-]{1,64}$'),
+	CONSTRAINT "submission_attempts_stream_health_known" CHECK (stream_health in ('dependency_failure', 'none')),
+	CONSTRAINT "submission_attempts_stream_ends_as_a_whole" CHECK (num_nulls(stream_ended_at, stream_end, stream_health) in (0, 3) and (stream_ended_at is null or settled_at is not null)),
+	CONSTRAINT "submission_attempts_stream_health_applied_after_end" CHECK ((stream_health_applied_at is null) = (stream_health_effect is null) and (stream_health_applied_at is null or stream_ended_at is not null))
 );
 --> statement-breakpoint
 ALTER TABLE "onetake"."account_holds" ADD CONSTRAINT "account_holds_account_fk" FOREIGN KEY ("account") REFERENCES "onetake"."accounts"("name") ON DELETE no action ON UPDATE no action;--> statement-breakpoint
@@ -332,9 +344,10 @@ CREATE INDEX "generation_requests_deadlines" ON "onetake"."generation_requests" 
 CREATE INDEX "generation_requests_job_due" ON "onetake"."generation_requests" USING btree ("not_before") WHERE job_due;--> statement-breakpoint
 CREATE INDEX "generation_requests_settled_notice_due" ON "onetake"."generation_requests" USING btree ("settled_at") WHERE settled_notice_due;--> statement-breakpoint
 CREATE INDEX "generation_requests_due_polls" ON "onetake"."generation_requests" USING btree ("next_poll_at") WHERE next_poll_at is not null;--> statement-breakpoint
+CREATE INDEX "generation_requests_reader_leases" ON "onetake"."generation_requests" USING btree ("reader_lease_until") WHERE reader_lease_until is not null;--> statement-breakpoint
 CREATE INDEX "generation_requests_ambiguous" ON "onetake"."generation_requests" USING btree ("created_at") WHERE state = 'ambiguous';--> statement-breakpoint
 CREATE INDEX "generation_requests_attention" ON "onetake"."generation_requests" USING btree ("attention_since") WHERE attention is not null;--> statement-breakpoint
-CREATE INDEX "generation_requests_not_refunded" ON "onetake"."generation_requests" USING btree ("settled_at") WHERE state = 'failed' and provider_task_id is not null and refunded is not true;--> statement-breakpoint
+CREATE INDEX "generation_requests_not_refunded" ON "onetake"."generation_requests" USING btree ("settled_at") WHERE state = 'failed' and refunded is not true and (provider_task_id is not null or charge = 'charged');--> statement-breakpoint
 CREATE INDEX "generation_requests_newest" ON "onetake"."generation_requests" USING btree ("created_at");--> statement-breakpoint
 CREATE INDEX "submission_attempts_windows" ON "onetake"."submission_attempts" USING btree ("account","window_until");--> statement-breakpoint
 CREATE INDEX "submission_attempts_rounds" ON "onetake"."submission_attempts" USING btree ("account","operation","round");--> statement-breakpoint
@@ -342,4 +355,5 @@ CREATE INDEX "submission_attempts_slots" ON "onetake"."submission_attempts" USIN
 CREATE INDEX "submission_attempts_in_flight" ON "onetake"."submission_attempts" USING btree ("breaker_name","generation") WHERE settled_at is null;--> statement-breakpoint
 CREATE INDEX "submission_attempts_probes" ON "onetake"."submission_attempts" USING btree ("breaker_name","account","started_at") WHERE is_probe;--> statement-breakpoint
 CREATE INDEX "submission_attempts_leases" ON "onetake"."submission_attempts" USING btree ("lease_expires_at") WHERE settled_at is null;--> statement-breakpoint
-CREATE INDEX "submission_attempts_health_due" ON "onetake"."submission_attempts" USING btree ("settled_at") WHERE settled_at is not null and health_applied_at is null;
+CREATE INDEX "submission_attempts_health_due" ON "onetake"."submission_attempts" USING btree ("settled_at") WHERE settled_at is not null and health_applied_at is null;--> statement-breakpoint
+CREATE INDEX "submission_attempts_stream_health_due" ON "onetake"."submission_attempts" USING btree ("stream_ended_at") WHERE stream_ended_at is not null and stream_health_applied_at is null;

@@ -131,16 +131,16 @@ declare
 begin
   with wanted as materialized (
     select g.* from jsonb_to_recordset(requests) as g (number integer, id uuid, account text, operation text,
-      request_key text, fields jsonb, payload_digest text, fair_group text, priority integer, round integer,
+      request_key text, fields jsonb, payload_digest text, mode text, fair_group text, priority integer, round integer,
       submit_before timestamptz, supersedes uuid)
     -- Asked for, and not left to the foreign keys: an error would tell nothing about the other requests.
     where exists (select from onetake.accounts a where a.name = g.account)
       and (g.supersedes is null or exists (select from onetake.generation_requests r where r.id = g.supersedes))
   ), inserted as (
-    insert into onetake.generation_requests as r (id, account, operation, request_key, fields, payload_digest,
+    insert into onetake.generation_requests as r (id, account, operation, request_key, fields, payload_digest, mode,
       fair_group, priority, submit_before, supersedes, not_before, round)
-    select w.id, w.account, w.operation, w.request_key, w.fields, w.payload_digest, w.fair_group, w.priority,
-      w.submit_before, w.supersedes, date_trunc('milliseconds', clock_timestamp()),
+    select w.id, w.account, w.operation, w.request_key, w.fields, w.payload_digest, coalesce(w.mode, 'async'),
+      w.fair_group, w.priority, w.submit_before, w.supersedes, date_trunc('milliseconds', clock_timestamp()),
       coalesce(w.round, onetake.next_round(w.account, w.operation, w.fair_group, w.priority))
     from wanted w
     order by w.number
@@ -599,6 +599,7 @@ begin
   update onetake.generation_requests r
   -- A task that we know of may still be refunded.
   set state = 'failed', failure_reason = 'abandoned', settled_at = clock_timestamp(), poll_errors = 0,
+    reader_lease_until = null,
     next_poll_at = case when r.provider_task_id is not null then clock_timestamp() end,
     refund_watch_until = case when r.provider_task_id is not null then clock_timestamp() + interval '1 hour' end,
     attention = onetake.lasting_attention(r.attention),
@@ -1254,6 +1255,10 @@ select
       when b.state = 'half_open' and o.refuses then 'breaker half open: one probe is in flight'
       when c.paused_until > s.now then format('%s limit of the provider: paused until %s', c.pause_kind,
         onetake.clock_text(c.paused_until, s.now))
+      when r.mode = 'stream' and r.state_reason = 'unsent_own_doing' and (
+        select x.error_code = 'storage_not_configured' from onetake.submission_attempts x
+        where x.request_id = r.id and x.attempt = r.submissions
+      ) then 'a worker with storage: a stream is stored as it comes'
       when r.not_before > s.now then format('not before %s (%s)',
         onetake.clock_text(r.not_before, s.now), coalesce(replace(r.state_reason, '_', ' '), 'as asked'))
       when l.windows >= c.requests_per_minute then format('rate: %s of %s requests this minute, next slot in %s s',
@@ -1268,6 +1273,8 @@ select
     when 'accepted' then case
       when r.attention = 'poll_failing' then format('the provider: its task can''t be read (%s)',
         coalesce(r.poll_trouble, 'no answer'))
+      when r.reader_lease_until is not null then 'its stream' ||
+        coalesce(format(': %s so far', pg_size_pretty(r.hand_off_bytes)), '')
       when r.provider_finished_at is not null and r.hand_off_bytes is null then 'its files'
       when r.provider_finished_at is not null then format('its files: %s stored, %s%s of the next',
         (select count(*) from onetake.assets x where x.request_id = r.id and x.stored_at is not null),
@@ -1375,15 +1382,15 @@ join onetake.submission_attempts a on a.id = f.attempt_id
 where f.provider_task_id is distinct from r.provider_task_id
 order by f.since;
 --> statement-breakpoint
--- What was paid for, came to nothing and has not been given back: tasks that failed, and tasks that belong to no
--- request. `refunded` false is the provider's last word, null that it has said nothing. Oldest first.
+-- What was paid for, came to nothing and has not been given back: tasks and streams that failed, and tasks that belong
+-- to no request. Whether the money of a stream came back nobody can look up: it has no task. `refunded` false is the provider's last word, null that it has said nothing. Oldest first.
 create view onetake.money_not_returned as
 select r.id as request_id, r.account, r.operation, r.request_key, r.provider_task_id, r.failure_reason as why,
   r.settled_at as since, r.refunded,
   -- Null: nobody looks any more.
   case when r.next_poll_at is not null then r.refund_watch_until end as watched_until
 from onetake.generation_requests r
-where r.state = 'failed' and r.provider_task_id is not null and r.refunded is not true
+where r.state = 'failed' and r.refunded is not true and (r.provider_task_id is not null or r.charge = 'charged')
 union all
 select u.request_id, u.account, u.operation, u.request_key, u.provider_task_id, 'unclaimed', u.since, u.refunded,
   u.followed_until

@@ -16,6 +16,7 @@ interface EnqueueOptions {
   readonly field?: readonly string[];
   readonly key?: string;
   readonly account: string;
+  readonly mode?: string;
   readonly wait?: true;
   readonly file?: string;
 }
@@ -30,6 +31,7 @@ export function addEnqueue(program: Command, run: Runner): void {
     .option('--field <name=value>', 'a field of the operation; any number of times', collect)
     .option('--key <key>', 'names the intent (default: a new one, which is printed)')
     .option('--account <name>', 'whose limits and key it uses', 'default')
+    .option('--mode <mode>', 'async, or stream where the operation has streams')
     .option('--wait', 'waits for its end; exit code 0 only when it succeeded')
     .option('--file <path>', 'many instead: one JSON object a line, as the library takes them')
     .addHelpText(
@@ -45,7 +47,7 @@ A line of a file: {"operation": …, "fields": {…}, "requestKey": …, …}`,
     .action(
       run(async (context, operation: string | undefined, options: EnqueueOptions, command: Command) => {
         if (options.file !== undefined) {
-          const alone = ['field', 'key', 'account', 'wait'].find(
+          const alone = ['field', 'key', 'account', 'mode', 'wait'].find(
             (name) => command.getOptionValueSource(name) === 'cli',
           );
           if (operation !== undefined || alone !== undefined) {
@@ -58,10 +60,16 @@ A line of a file: {"operation": …, "fields": {…}, "requestKey": …, …}`,
           throw usageError('operation: missing.', `One of ${OPERATION_NAMES.join(', ')}; or --file <path>.`);
         }
         const fields = parseFields(operation, options.field ?? []);
-        const { account, key: requestKey = `cli-${randomUUID()}` } = options;
+        const { account, mode, key: requestKey = `cli-${randomUUID()}` } = options;
         return context.withClient(async (client) => {
           // The operation's own table checks what the type system can't see from here.
-          const input = { operation, fields, requestKey, account } as unknown as EnqueueInput;
+          const input = {
+            operation,
+            fields,
+            requestKey,
+            account,
+            ...(mode === undefined ? {} : { mode }),
+          } as unknown as EnqueueInput;
           const result = await client.enqueue(input);
           if ('refused' in result) throw new Error('an enqueue that waits was refused');
           const { id, state, created } = result;

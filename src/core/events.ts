@@ -126,6 +126,17 @@ export interface OnetakeEvents {
     errorCode: string | null;
   };
   'task:finished': { requestId: string; to: 'succeeded' | 'failed'; files: number };
+  /** Of an answer that is a stream, which has no task; `code` is `complete`, or why it was not. */
+  'stream:ended': {
+    requestId: string;
+    attemptId: string;
+    to: 'succeeded' | 'failed';
+    failureReason: 'provider' | 'stream_interrupted' | null;
+    code: string;
+    health: Health;
+    files: number;
+    bytes: number;
+  };
   'task:refunded': { requestId: string; providerTaskId: string };
   /** About every five seconds of a download. */
   'asset:progress': { requestId: string; index: number; bytes: number; totalBytes: number | null };

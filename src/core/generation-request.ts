@@ -1,4 +1,4 @@
-import { isUsableTaskId, type Outcome, type OutcomeReason } from './outcome.ts';
+import { isOfStream, isUsableTaskId, type Outcome, type OutcomeReason } from './outcome.ts';
 
 export const REQUEST_STATES = [
   'queued',
@@ -60,6 +60,8 @@ export interface RequestUnderLock {
   /** The attempt has its outcome already: this is late evidence. */
   readonly isLate: boolean;
   readonly providerTaskId: string | null;
+  /** Only one that asked for a stream can be accepted without a task. */
+  readonly mode?: 'async' | 'stream';
   /** Attempts made so far, this one included. */
   readonly submissions: number;
   readonly maxSubmissions: number;
@@ -78,7 +80,10 @@ export interface AttemptEvidence {
 }
 
 export type Settlement =
-  | { readonly to: 'accepted'; readonly providerTaskId: string }
+  /** Without a task: its answer is a stream. */
+  | { readonly to: 'accepted'; readonly providerTaskId: string | null }
+  /** Accepted, and failed by the first event of its stream. */
+  | { readonly to: 'failed'; readonly failureReason: 'provider' }
   | {
       readonly to: 'rejected';
       readonly stateReason: 'request_refused' | 'max_submissions' | 'account_refused';
@@ -113,18 +118,29 @@ function decideLostIntent(request: RequestUnderLock, evidence: AttemptEvidence):
 }
 
 function decideFirstSettlement(request: RequestUnderLock, evidence: AttemptEvidence): Settlement {
-  const { outcome, providerTaskId } = evidence;
+  const { outcome } = evidence;
   switch (outcome.certainty) {
     case 'accepted':
-      return isUsableTaskId(providerTaskId)
-        ? { to: 'accepted', providerTaskId }
-        : { to: 'ambiguous', stateReason: 'accepted_without_task_id' };
+      return acceptanceOf(request, evidence) ?? { to: 'ambiguous', stateReason: 'accepted_without_task_id' };
     case 'unknown':
       return { to: 'ambiguous', stateReason: outcome.reason };
     case 'unsent':
     case 'refused':
       return decideNothingBought(request, outcome.reason);
   }
+}
+
+/** Undefined: it names nothing that could be followed or read. */
+function acceptanceOf(
+  { mode }: RequestUnderLock,
+  { outcome, providerTaskId }: AttemptEvidence,
+): Settlement | undefined {
+  if (outcome.certainty !== 'accepted') return undefined;
+  if (isUsableTaskId(providerTaskId)) return { to: 'accepted', providerTaskId };
+  if (mode !== 'stream' || !isOfStream(outcome.reason)) return undefined;
+  return outcome.reason === 'stream_failed'
+    ? { to: 'failed', failureReason: 'provider' }
+    : { to: 'accepted', providerTaskId: null };
 }
 
 /** This attempt bought nothing. If another one did after all, the intent has its take. */
@@ -147,9 +163,9 @@ function decideNothingBought(request: RequestUnderLock, reason: OutcomeReason): 
  */
 function decideLateEvidence(request: RequestUnderLock, evidence: AttemptEvidence): Settlement {
   const { outcome, providerTaskId, httpStatus } = evidence;
-  const accepted = outcome.certainty === 'accepted' && isUsableTaskId(providerTaskId);
+  const acceptance = acceptanceOf(request, evidence);
   const movable = request.isLastAttempt && ['submitting', 'ambiguous', 'queued'].includes(request.state);
-  if (accepted && (movable || request.state === 'queued')) return { to: 'accepted', providerTaskId };
+  if (acceptance !== undefined && (movable || request.state === 'queued')) return acceptance;
   if (
     movable &&
     outcome.certainty === 'refused' &&
@@ -158,7 +174,8 @@ function decideLateEvidence(request: RequestUnderLock, evidence: AttemptEvidence
   ) {
     return { to: 'rejected', stateReason: 'request_refused' };
   }
-  if (!accepted || providerTaskId === request.providerTaskId) return { to: 'unchanged' };
+  if (acceptance === undefined) return { to: 'unchanged' };
+  if (providerTaskId !== null && providerTaskId === request.providerTaskId) return { to: 'unchanged' };
   const withdrawn = request.isLastAttempt && isTerminal(request.state) && request.providerTaskId === null;
   return { to: 'unchanged', attention: withdrawn ? 'paid_though_withdrawn' : 'possibly_paid_twice' };
 }

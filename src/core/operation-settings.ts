@@ -1,5 +1,5 @@
 import type { CircuitBreakerSettings } from './circuit-breaker.ts';
-import type { Deadlines } from './provider.ts';
+import type { Deadlines, StreamTerms } from './provider.ts';
 
 /** What this process's configuration says of one operation. */
 export interface OperationSettings {
@@ -10,4 +10,5 @@ export interface OperationSettings {
   readonly maxSubmissions: number;
   readonly resubmitOn: readonly number[];
   readonly maxRunMs: number;
+  readonly stream: StreamTerms;
 }

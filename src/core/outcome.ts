@@ -26,6 +26,10 @@ export type Phase =
 /** Why an outcome is what it is; for frozen requests this is the stored `state_reason`. */
 export type OutcomeReason =
   | 'task_accepted'
+  /** The answer is a stream, and its first event has come. There is no task. */
+  | 'stream_started'
+  /** The answer is a stream, and its first event said that the generation failed. */
+  | 'stream_failed'
   | 'accepted_without_task_id'
   | 'task_id_conflict'
   | 'request_refused'
@@ -110,6 +114,20 @@ export function outcomeOfUnidentified(reason: 'accepted_without_task_id' | 'task
   return { health: 'unknown_failure', certainty: 'unknown', reason, alert: true };
 }
 
+/** An answer of 2xx that is a stream, by its first event. It was accepted, and there is no task to ask for. */
+export function outcomeOfStream(first: { readonly isError: boolean; readonly isContent?: boolean }): Outcome {
+  if (!first.isError) {
+    return { health: 'success', certainty: 'accepted', reason: 'stream_started', alert: false };
+  }
+  const health = first.isContent === true ? 'none' : 'dependency_failure';
+  return { health, certainty: 'accepted', reason: 'stream_failed', alert: false };
+}
+
+/** Accepted without a task: by a stream. */
+export function isOfStream(reason: OutcomeReason): boolean {
+  return reason === 'stream_started' || reason === 'stream_failed';
+}
+
 /** A POST that ended without a status. `unsent` needs proof; without it the outcome is unknown. */
 export function outcomeOfTransportFailure(failure: { unsent: boolean; ownDoing: boolean }): Outcome {
   if (failure.unsent && failure.ownDoing) {
@@ -122,7 +140,7 @@ export function outcomeOfTransportFailure(failure: { unsent: boolean; ownDoing: 
 }
 
 /**
- * Something below us tried to send the POST again. An answer with a task id stands; any other may be the answer
+ * Something below us tried to send the POST again. An answer that accepts stands; any other may be the answer
  * to either, and tells nothing about the one that it is not of.
  */
 export function outcomeOfRepeatedSend(outcome: Outcome): Outcome {

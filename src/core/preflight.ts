@@ -33,11 +33,13 @@ export function checkFields(
   operation: string,
   fields: Readonly<Record<string, unknown>>,
   rules: PreflightRules = PREFLIGHT_RULES,
+  mode: 'async' | 'stream' = 'async',
 ): Preflight {
   const { encoded, problems } = readFields(operation, fields);
   const name = operation as OperationName;
+  const sent = mode === 'stream' ? { ...encoded, mode } : encoded;
   return {
-    problems: [...problems, ...checkEncoded(name, encoded, rules)],
+    problems: [...problems, ...checkEncoded(name, sent, rules)],
     namesAndTypes: problems.length === 0,
   };
 }

@@ -1,5 +1,14 @@
 import type { EncodedFields } from './operations.ts';
 import type { Outcome, Phase } from './outcome.ts';
+import type { StreamTerms, SubmissionStream } from './stream.ts';
+
+export type {
+  StreamEnd,
+  StreamPiece,
+  StreamReading,
+  StreamTerms,
+  SubmissionStream,
+} from './stream.ts';
 
 /** All enforced by us, in ms: until connected, until the status line, until the body is read. */
 export interface Deadlines {
@@ -35,6 +44,11 @@ export interface Submission {
    * that gets false must send nothing and report *unsent by our own doing*.
    */
   readonly maySend: () => boolean;
+  /**
+   * Set: a stream is asked for, and the answer may be one. Its first event comes within `submissionMs` and is the
+   * outcome; what follows is read from `SubmissionOutcome.stream`, within these terms.
+   */
+  readonly stream?: StreamTerms;
 }
 
 /** What says whether the first byte of a request went out. */
@@ -72,6 +86,8 @@ export interface SubmissionOutcome extends Outcome {
   readonly evidence: WireEvidence;
   /** With `rate_limited` and `concurrency_limited`: what `Retry-After` said. */
   readonly retryAfterMs: number | null;
+  /** With `stream_started`, and only there. */
+  readonly stream?: SubmissionStream;
 }
 
 export interface TaskRead {

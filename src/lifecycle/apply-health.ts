@@ -14,9 +14,15 @@ import {
 } from '../postgres/circuit-breakers.ts';
 import { readClock } from '../postgres/clock.ts';
 import type { Sql } from '../postgres/database.ts';
-import { findHealthDue, takeHealthDue, writeHealthEffects } from '../postgres/health-due.ts';
+import {
+  type DueHealth,
+  findHealthDue,
+  type HealthEffectOf,
+  takeHealthDue,
+  writeHealthEffects,
+} from '../postgres/health-due.ts';
 import { notify } from '../postgres/notifications.ts';
-import { type LockedAttempt, lockAttempt } from '../postgres/submission-attempts.ts';
+import { lockAttempt } from '../postgres/submission-attempts.ts';
 import { announce } from './announce.ts';
 import type { RescueContext } from './context.ts';
 
@@ -55,6 +61,7 @@ export async function applyDueHealth(
     }, patience);
     for (const transition of transitions) await announce(ctx, transition);
     total += count;
+    // A full page has an outcome of each of its attempts, or two.
     if (count < BATCH) break;
   }
   return total;
@@ -76,7 +83,7 @@ export async function reapLostProbe(
     const row = await lockCircuitBreaker(tx, breaker, 'skip');
     if (row?.breaker.state !== 'half_open' || row.breaker.probeAttemptId !== attemptId) return [];
     if (attempt !== undefined && attempt.settledAt !== null) {
-      return (await applyInOrder(tx, row, [attempt])).transitions;
+      return (await applyInOrder(tx, row, [{ attempt, of: 'submission' }])).transitions;
     }
     if (attempt !== undefined && !attempt.leaseIsOver) return [];
     const now = await readClock(tx);
@@ -109,24 +116,26 @@ interface Applied {
 }
 
 /** The caller holds the locks of the breaker and of all these attempts. */
-async function applyInOrder(
-  tx: Sql,
-  locked: CircuitBreakerRow,
-  attempts: readonly LockedAttempt[],
-): Promise<Applied> {
-  if (attempts.length === 0) return { count: 0, transitions: [] };
+async function applyInOrder(tx: Sql, locked: CircuitBreakerRow, due: readonly DueHealth[]): Promise<Applied> {
+  if (due.length === 0) return { count: 0, transitions: [] };
   const now = await readClock(tx);
   const transitions: BreakerTransition[] = [];
-  const effects: Parameters<typeof writeHealthEffects>[1][number][] = [];
+  const effects: HealthEffectOf[] = [];
   let row = locked;
   let written: CircuitBreaker = row.breaker;
-  for (const attempt of attempts) {
-    const outcome = outcomeOf(row, attempt, now);
+  for (const one of due) {
+    const { attempt, of } = one;
+    const outcome = of === 'stream' ? outcomeOfStreamEnd(row, one, effects, now) : outcomeOf(row, one, now);
     const move = applyOutcome(row.breaker, outcome, row.settings, now, Math.random());
-    effects.push({ attemptId: attempt.id, effect: move.effect });
+    effects.push({ attemptId: attempt.id, of, effect: move.effect });
     if (move.cause !== undefined) {
-      const { health: outcomeKind, httpStatus, requestId, providerTaskId } = attempt;
-      const context = { cause: move.cause, outcomeKind, httpStatus, requestId, providerTaskId };
+      const { requestId, providerTaskId } = attempt;
+      const told =
+        of === 'stream'
+          ? // The status was that of its beginning.
+            { outcomeKind: attempt.streamHealth, httpStatus: null }
+          : { outcomeKind: attempt.health, httpStatus: attempt.httpStatus };
+      const context = { cause: move.cause, ...told, requestId, providerTaskId };
       transitions.push(await writeTransition(tx, row, move.next, context, now));
       row = { ...row, transitions: row.transitions + 1 };
       written = move.next;
@@ -137,15 +146,35 @@ async function applyInOrder(
   await writeHealthEffects(tx, effects);
   // There is room for more in flight now, and most likely in another process.
   if (effects.some(({ effect }) => effect === 'ramped')) await notify(tx, 'slot');
-  return { count: attempts.length, transitions };
+  return { count: due.length, transitions };
 }
 
-function outcomeOf(row: CircuitBreakerRow, attempt: LockedAttempt, now: Date): AppliedOutcome {
-  const override = overrideAt({ override: row.override, expiresAt: row.overrideExpiresAt }, now);
+function outcomeOf(row: CircuitBreakerRow, { attempt }: DueHealth, now: Date): AppliedOutcome {
   return {
     attemptId: attempt.id,
     generation: attempt.generation,
     health: attempt.settledBy === 'rescue' && attempt.isProbe ? 'lost' : (attempt.health ?? 'none'),
-    underOverride: (attempt.override ?? attempt.overrideAtSettle ?? override) !== null,
+    underOverride: (attempt.override ?? attempt.overrideAtSettle ?? overrideNow(row, now)) !== null,
   };
+}
+
+/** It counts where its attempt was admitted, or, of a probe that closed the breaker, in what that opened. */
+function outcomeOfStreamEnd(
+  row: CircuitBreakerRow,
+  { attempt }: DueHealth,
+  effects: readonly HealthEffectOf[],
+  now: Date,
+): AppliedOutcome {
+  const ofSubmission = effects.find(({ attemptId, of }) => attemptId === attempt.id && of === 'submission');
+  const hasClosed = attempt.isProbe && (ofSubmission?.effect ?? attempt.healthEffect) === 'closed';
+  return {
+    attemptId: attempt.id,
+    generation: attempt.generation + (hasClosed ? 1 : 0),
+    health: attempt.streamHealth ?? 'none',
+    underOverride: (attempt.override ?? attempt.overrideAtStreamEnd ?? overrideNow(row, now)) !== null,
+  };
+}
+
+function overrideNow(row: CircuitBreakerRow, now: Date) {
+  return overrideAt({ override: row.override, expiresAt: row.overrideExpiresAt }, now);
 }

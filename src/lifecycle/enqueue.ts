@@ -31,6 +31,9 @@ export interface Intent {
   /** Names the user's intent, 1 to 255 characters, unique per account for ever. */
   readonly requestKey: string;
   readonly account: string;
+  readonly mode: 'async' | 'stream';
+  /** The caller's own word, and so a part of the intent. */
+  readonly modeIsGiven: boolean;
   readonly fairGroup: string;
   readonly priority: number;
   readonly submitBefore: Date | null;
@@ -93,13 +96,19 @@ export async function enqueue(
 
 export function newRequest(intent: Intent, id: string): NewRequest {
   const encoded = { ...encodeFields(intent.operation, intent.fields), ...intent.media };
+  const isStream = intent.mode === 'stream';
   return {
     id,
     account: intent.account,
     operation: intent.operation,
     requestKey: intent.requestKey,
-    fields: wireFields(intent.operation, encoded),
-    payloadDigest: digestOf(intent.operation, intentOf(intent.operation, encoded)),
+    fields: { ...wireFields(intent.operation, encoded), ...(isStream ? { mode: 'stream' } : {}) },
+    payloadDigest: digestOf(intent.operation, {
+      ...intentOf(intent.operation, encoded),
+      // An async one keeps the digest that it had before there were streams.
+      ...(isStream && intent.modeIsGiven ? { mode: 'stream' } : {}),
+    }),
+    mode: intent.mode,
     fairGroup: intent.fairGroup,
     priority: intent.priority,
     submitBefore: intent.submitBefore?.toISOString() ?? null,

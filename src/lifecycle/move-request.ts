@@ -1,4 +1,6 @@
 import { returnDelayMs, type Settlement } from '../core/generation-request.ts';
+import { READER_LEASE_MS } from '../core/stream.ts';
+import { acceptStream, failStream } from '../postgres/accepted-streams.ts';
 import type { Sql } from '../postgres/database.ts';
 import {
   acceptRequest,
@@ -20,7 +22,13 @@ export async function moveRequest(
 ): Promise<void> {
   switch (settlement.to) {
     case 'accepted':
-      await acceptRequest(tx, request.id, settlement.providerTaskId, ctx.firstPollMs ?? 0);
+      // Where its reader is gone already, the lease ends as any other that nobody renews.
+      if (settlement.providerTaskId === null) await acceptStream(tx, request.id, READER_LEASE_MS);
+      else await acceptRequest(tx, request.id, settlement.providerTaskId, ctx.firstPollMs ?? 0);
+      break;
+    case 'failed':
+      await acceptStream(tx, request.id, READER_LEASE_MS);
+      await failStream(tx, request.id, settlement.failureReason);
       break;
     case 'rejected':
       await rejectRequest(tx, request.id, settlement.stateReason);

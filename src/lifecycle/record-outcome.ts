@@ -9,6 +9,7 @@ import {
 import { outcomeAsTold, outcomeOfUnidentified } from '../core/outcome.ts';
 import type { SubmissionOutcome, WireEvidence } from '../core/provider.ts';
 import type { AttemptIntent } from '../core/spooled-outcome.ts';
+import { READER_LEASE_MS } from '../core/stream.ts';
 import { CommitUnknownError, type Sql } from '../postgres/database.ts';
 import { isAnswered, violatedConstraint } from '../postgres/errors.ts';
 import { followOtherTasks } from '../postgres/followed-tasks.ts';
@@ -203,20 +204,23 @@ export async function recordAcceptance(
   outcome: SubmissionOutcome,
   plan: (recorded: Recorded) => void,
 ): Promise<Recorded | undefined> {
-  const { evidence } = outcome;
-  if (outcome.reason !== 'task_accepted' || evidence.providerTaskId === null || outcome.alert)
-    return undefined;
+  const { evidence, reason } = outcome;
+  const isPlain = reason === 'task_accepted' ? evidence.providerTaskId !== null : reason === 'stream_started';
+  if (!isPlain || outcome.alert) return undefined;
   const request = { ...ids, state: 'submitting' } as const;
   const events = [settledEvent(request, 'accepted', outcome, null)];
   let settled: { healthDue: boolean } | undefined;
   try {
     settled = await settleAccepted(ctx.database, ids, {
       taskId: evidence.providerTaskId,
+      reason,
+      phase: evidence.phase,
       httpStatus: evidence.httpStatus,
       arrivedBeforeMs: evidence.responseAgeMs,
       windowMs: RATE_WINDOW_MS,
       closed: evidence.closed,
       firstPollMs: ctx.firstPollMs,
+      readerLeaseMs: READER_LEASE_MS,
       headersSent: evidence.headersSent ?? null,
       headersSentProof: evidence.headersSentProof ?? null,
     });
@@ -273,6 +277,7 @@ async function withConflictingTask(
 function freesSlot(outcome: SubmissionOutcome): boolean {
   const { httpStatus } = outcome.evidence;
   if (outcome.certainty === 'refused' || outcome.certainty === 'unsent') return true;
+  if (outcome.reason === 'stream_failed') return true;
   return outcome.certainty === 'unknown' && httpStatus !== null && httpStatus >= 500 && httpStatus <= 599;
 }
 

@@ -1,5 +1,6 @@
 import { WORKER_LOST } from '../core/outcome.ts';
 import type { SubmissionOutcome } from '../core/provider.ts';
+import { listLostReaders } from '../postgres/accepted-streams.ts';
 import { listExpiredOverrides, noteExpiredOverride, takeUnannounced } from '../postgres/breaker-history.ts';
 import { listOverdueProbes } from '../postgres/circuit-breakers.ts';
 import type { Sql } from '../postgres/database.ts';
@@ -18,6 +19,7 @@ import { listEndedLeases } from '../postgres/submission-attempts.ts';
 import { applyDueHealth, applyHealth, reapLostProbe } from './apply-health.ts';
 import type { RescueContext } from './context.ts';
 import { recordOutcome, reportRecorded } from './record-outcome.ts';
+import { rescueLostReader } from './settle-stream.ts';
 import { noteUndelivered, sendDueNotices } from './settled-notices.ts';
 
 // What a process that died has left behind, put right by any process that lives. Each piece is guarded by
@@ -40,6 +42,7 @@ export async function rescue(ctx: RescueContext): Promise<number> {
     // First: a breaker must not stay half open for as long as others' locks take.
     lost_probes: reapLostProbes,
     ended_leases: rescueEndedLeases,
+    lost_readers: rescueLostReaders,
     transitions: announceTransitions,
     health: finishHealth,
     expired: expireRequests,
@@ -107,6 +110,21 @@ async function rescueEndedLeases(ctx: RescueContext, failures: unknown[]): Promi
       count += done;
     }
     return { seen: ended.length, count };
+  });
+}
+
+/** What its stream brought is lost with its reader. */
+async function rescueLostReaders(ctx: RescueContext, failures: unknown[]): Promise<number> {
+  const passedOver: string[] = [];
+  return inBatches(async () => {
+    const lost = await ctx.database.transaction((tx) => listLostReaders(tx, BATCH, passedOver));
+    let count = 0;
+    for (const ids of lost) {
+      const done = await each([ids], failures, () => rescueLostReader(ctx, ids, PATIENCE));
+      if (done === 0) passedOver.push(ids.requestId);
+      count += done;
+    }
+    return { seen: lost.length, count };
   });
 }
 

@@ -8,7 +8,13 @@ import {
   outcomeOfUnidentified,
   type Phase,
 } from '../core/outcome.ts';
-import type { Provider, SubmissionOutcome, WireEvidence, WireProof } from '../core/provider.ts';
+import type {
+  Provider,
+  SubmissionOutcome,
+  SubmissionStream,
+  WireEvidence,
+  WireProof,
+} from '../core/provider.ts';
 import type { AdmittedAttempt } from '../postgres/submission-attempts.ts';
 import type { SubmissionContext } from './context.ts';
 import { type OpenSources, openSources } from './open-sources.ts';
@@ -30,6 +36,11 @@ export async function submit(
   if (apiKey === undefined) return unsent('missing_api_key');
   const sources = await openSources(attempt.operation, attempt.fields);
   if (typeof sources === 'string') return unsent(sources);
+  const trouble = attempt.mode === 'stream' ? await storageTrouble(ctx) : undefined;
+  if (trouble !== undefined) {
+    void sources.close();
+    return unsent(trouble);
+  }
   try {
     // The worker may have been paused between the commit and here.
     if (!maySend()) return unsent('gate_closed');
@@ -51,7 +62,8 @@ async function submitOnce(
   },
 ): Promise<SubmissionOutcome> {
   const { provider, apiKey, files, maySend } = terms;
-  const { deadlines, resubmitOn } = ctx.settingsOf(attempt.operation);
+  const { deadlines, resubmitOn, stream } = ctx.settingsOf(attempt.operation);
+  const asksForStream = attempt.mode === 'stream';
   try {
     const submitted = provider.submit({
       attemptId: attempt.attemptId,
@@ -62,16 +74,46 @@ async function submitOnce(
       deadlines,
       resubmitOn,
       maySend,
+      ...(asksForStream ? { stream } : {}),
     });
     // Ours ends by itself within submissionMs.
     const silent = unknown('provider_silent');
-    return recordable(await withDeadline(submitted, deadlines.submissionMs + SILENCE_MARGIN_MS, silent));
+    const outcome = await withDeadline(submitted, deadlines.submissionMs + SILENCE_MARGIN_MS, silent);
+    if (outcome === silent) void submitted.then(cancelStream, () => undefined);
+    const recorded = recordable(outcome, asksForStream);
+    if (recorded.stream === undefined) cancelStream(outcome);
+    return recorded;
   } catch {
     // A provider that throws has told nothing, and the money may be gone.
     return unknown('provider_threw');
   }
 }
 
+/** Of an outcome that isn't taken as it is: nobody will read it. */
+function cancelStream({ stream }: SubmissionOutcome): void {
+  try {
+    stream?.cancel();
+  } catch {
+    // Against its word; the outcome is decided.
+  }
+}
+
+/** What a stream brings can't be fetched again, so the storage is asked before anything is paid for. */
+async function storageTrouble({ storage }: SubmissionContext): Promise<string | undefined> {
+  if (storage === null) return 'storage_not_configured';
+  try {
+    const ready = storage.prepare().then(() => storage.check());
+    return await withDeadline<string | undefined>(
+      ready.then(() => undefined),
+      STORAGE_TIMEOUT_MS,
+      'storage_unavailable',
+    );
+  } catch {
+    return 'storage_unavailable';
+  }
+}
+
+const STORAGE_TIMEOUT_MS = 5_000;
 const SILENCE_MARGIN_MS = 1_000;
 const KEY_TIMEOUT_MS = 5_000;
 
@@ -101,12 +143,14 @@ const PLAIN_CODE = /^[A-Za-z0-9_.:-]{1,64}$/;
  * The database refuses codes that are not plain and ids that are not usable. A provider that an app brought
  * along may report such, and its paid outcome must still be recorded.
  */
-function recordable(reported: SubmissionOutcome): SubmissionOutcome {
-  const outcome = isVerdict(reported) ? reported : { ...reported, ...UNREADABLE };
+function recordable(reported: SubmissionOutcome, asksForStream: boolean): SubmissionOutcome {
+  const { stream, ...outcome } = isVerdict(reported) ? reported : { ...reported, ...UNREADABLE };
+  const isStarted = asksForStream && outcome.reason === 'stream_started' && isStream(stream);
+  const isOfStream = isStarted || (asksForStream && outcome.reason === 'stream_failed');
   const { errorCode, providerTaskId, httpStatus, responseAgeMs, repeatedSend, closed } = outcome.evidence;
   const taskId = isUsableTaskId(providerTaskId) ? providerTaskId : null;
   const table =
-    outcome.certainty === 'accepted' && taskId === null
+    outcome.certainty === 'accepted' && taskId === null && !isOfStream
       ? outcomeOfUnidentified('accepted_without_task_id')
       : {};
   return {
@@ -126,7 +170,12 @@ function recordable(reported: SubmissionOutcome): SubmissionOutcome {
       responseAgeMs: within(responseAgeMs, MAX_MS),
       closed: closed === true,
     },
+    ...(isStarted ? { stream: stream as SubmissionStream } : {}),
   };
+}
+
+function isStream(stream: SubmissionStream | undefined): boolean {
+  return typeof stream?.read === 'function' && typeof stream.cancel === 'function';
 }
 
 const PHASES: readonly Phase[] = ['unsent', 'sent', 'response_started', 'answered'];
@@ -140,7 +189,7 @@ const HEALTHS: readonly Health[] = [
   'none',
 ];
 const REASONS: Readonly<Record<Certainty, readonly OutcomeReason[]>> = {
-  accepted: ['task_accepted'],
+  accepted: ['task_accepted', 'stream_started', 'stream_failed'],
   refused: [
     'request_refused',
     'account_refused',

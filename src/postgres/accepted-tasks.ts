@@ -250,8 +250,8 @@ export async function succeedRequest(
 ): Promise<void> {
   await tx.executeSql(
     `update onetake.generation_requests
-set state = 'succeeded', result_status = $2, settled_at = clock_timestamp(), next_poll_at = null, poll_errors = 0,
-  poll_trouble = null, warnings = $3::text[], document = $4::jsonb, charge = onetake.charge_of(id),
+set state = 'succeeded', result_status = $2, settled_at = clock_timestamp(), next_poll_at = null, reader_lease_until = null,
+  poll_errors = 0, poll_trouble = null, warnings = $3::text[], document = $4::jsonb, charge = onetake.charge_of(id),
   attention = coalesce(onetake.lasting_attention(attention),
     case when $2 in ('empty', 'lost') then 'result_' || $2 end),
   attention_since = case

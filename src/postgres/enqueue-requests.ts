@@ -12,6 +12,7 @@ export interface NewRequest {
   readonly requestKey: string;
   readonly fields: EncodedFields;
   readonly payloadDigest: string;
+  readonly mode: 'async' | 'stream';
   readonly fairGroup: string;
   readonly priority: number;
   /** ISO 8601 */
@@ -68,6 +69,7 @@ export async function enqueueRequests(
         request_key: request.requestKey,
         fields: request.fields,
         payload_digest: request.payloadDigest,
+        mode: request.mode,
         fair_group: request.fairGroup,
         priority: request.priority,
         submit_before: request.submitBefore,

@@ -65,18 +65,23 @@ export interface LockedRequest {
   readonly account: string;
   readonly operation: string;
   readonly state: RequestState;
+  readonly mode: 'async' | 'stream';
   readonly submissions: number;
   readonly jobPriority: number;
   readonly providerTaskId: string | null;
   readonly pollErrors: number;
+  /** Its answer is a stream that is being read; `readerIsLost`: by nobody who has been heard of. */
+  readonly isRead: boolean;
+  readonly readerIsLost: boolean;
 }
 
 /** Waits for the request's row lock: first in the lock order request, attempt, account, breaker, job. */
 export async function lockRequest(tx: Sql, id: string): Promise<LockedRequest | undefined> {
   return firstRow(
     tx,
-    `select id, account, operation, state, submissions, provider_task_id as "providerTaskId",
-  poll_errors as "pollErrors", priority - round as "jobPriority"
+    `select id, account, operation, state, mode, submissions, provider_task_id as "providerTaskId",
+  poll_errors as "pollErrors", priority - round as "jobPriority", reader_lease_until is not null as "isRead",
+  coalesce(reader_lease_until <= clock_timestamp(), false) as "readerIsLost"
 from onetake.generation_requests where id = $1 for no key update`,
     [id],
   );

@@ -168,7 +168,9 @@ export const generationRequests = onetake.table(
     // Reads that said `succeeded` and named no file.
     emptyReads: integer('empty_reads').notNull().default(0),
     providerFinishedAt: instant('provider_finished_at'),
-    // Of the file that is being fetched, as of a moment ago.
+    // Of whoever reads its stream, which has no task; nobody can go on with one that is lost.
+    readerLeaseUntil: instant('reader_lease_until'),
+    // Of the file that is being fetched, or of the stream that is being read, as of a moment ago.
     handOffBytes: bigint('hand_off_bytes', { mode: 'number' }),
     handOffTotalBytes: bigint('hand_off_total_bytes', { mode: 'number' }),
     supersedes: uuid('supersedes'),
@@ -249,6 +251,10 @@ export const generationRequests = onetake.table(
       sql.raw(`next_poll_at is null or (state in ('accepted', 'failed') and provider_task_id is not null)`),
     ),
     check(
+      'generation_requests_only_streams_are_read',
+      sql.raw(`(reader_lease_until is not null) = (state = 'accepted' and provider_task_id is null)`),
+    ),
+    check(
       'generation_requests_attention_has_a_start',
       sql.raw(`(attention is null) = (attention_since is null)`),
     ),
@@ -266,12 +272,19 @@ export const generationRequests = onetake.table(
     index('generation_requests_job_due').on(table.notBefore).where(sql.raw(`job_due`)),
     index('generation_requests_settled_notice_due').on(table.settledAt).where(sql.raw(`settled_notice_due`)),
     index('generation_requests_due_polls').on(table.nextPollAt).where(sql.raw(`next_poll_at is not null`)),
+    index('generation_requests_reader_leases')
+      .on(table.readerLeaseUntil)
+      .where(sql.raw(`reader_lease_until is not null`)),
     index('generation_requests_ambiguous').on(table.createdAt).where(sql.raw(`state = 'ambiguous'`)),
     index('generation_requests_attention').on(table.attentionSince).where(sql.raw(`attention is not null`)),
     // Money that has not come back, for whoever asks for it.
     index('generation_requests_not_refunded')
       .on(table.settledAt)
-      .where(sql.raw(`state = 'failed' and provider_task_id is not null and refunded is not true`)),
+      .where(
+        sql.raw(
+          `state = 'failed' and refunded is not true and (provider_task_id is not null or charge = 'charged')`,
+        ),
+      ),
     index('generation_requests_newest').on(table.createdAt),
   ],
 );
@@ -319,6 +332,14 @@ export const submissionAttempts = onetake.table(
     reason: text('reason'),
     providerTaskId: text('provider_task_id'),
     refunded: boolean('refunded'),
+    // The second evidence of an attempt whose answer is a stream: `complete`, or why it was not.
+    streamEndedAt: instant('stream_ended_at'),
+    streamEnd: text('stream_end'),
+    streamHealth: text('stream_health'),
+    streamHealthAppliedAt: instant('stream_health_applied_at'),
+    streamHealthEffect: text('stream_health_effect'),
+    // In force when it ended.
+    overrideAtStreamEnd: text('override_at_stream_end'),
   },
   (table) => [
     foreignKey({
@@ -354,6 +375,20 @@ export const submissionAttempts = onetake.table(
       ),
     ),
     check('submission_attempts_error_code_is_plain', sql.raw(`error_code ~ '^[A-Za-z0-9_.:-]{1,64}$'`)),
+    check('submission_attempts_stream_end_is_plain', sql.raw(`stream_end ~ '^[A-Za-z0-9_.:-]{1,64}$'`)),
+    check('submission_attempts_stream_health_known', oneOf('stream_health', ['dependency_failure', 'none'])),
+    check(
+      'submission_attempts_stream_ends_as_a_whole',
+      sql.raw(
+        `num_nulls(stream_ended_at, stream_end, stream_health) in (0, 3) and (stream_ended_at is null or settled_at is not null)`,
+      ),
+    ),
+    check(
+      'submission_attempts_stream_health_applied_after_end',
+      sql.raw(
+        `(stream_health_applied_at is null) = (stream_health_effect is null) and (stream_health_applied_at is null or stream_ended_at is not null)`,
+      ),
+    ),
     index('submission_attempts_windows').on(table.account, table.windowUntil),
     // The round that a lane has come to.
     index('submission_attempts_rounds').on(table.account, table.operation, table.round),
@@ -370,6 +405,9 @@ export const submissionAttempts = onetake.table(
     index('submission_attempts_health_due')
       .on(table.settledAt)
       .where(sql.raw(`settled_at is not null and health_applied_at is null`)),
+    index('submission_attempts_stream_health_due')
+      .on(table.streamEndedAt)
+      .where(sql.raw(`stream_ended_at is not null and stream_health_applied_at is null`)),
   ],
 );
 

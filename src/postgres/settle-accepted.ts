@@ -1,3 +1,4 @@
+import type { OutcomeReason, Phase } from '../core/outcome.ts';
 import type { WireProof } from '../core/provider.ts';
 import { END_ATTENTION } from './attention.ts';
 import { firstRow, type Sql } from './database.ts';
@@ -5,7 +6,8 @@ import { AT_SETTLE, NOTHING_TO_APPLY } from './submission-attempts.ts';
 
 /**
  * All of B1 in one statement, for the common path: the worker's own attempt, still the last one of a request
- * that is still `submitting`, was accepted, its id is followed for no other request, and no hold is to be proven over. Undefined when any of
+ * that is still `submitting`, was accepted, its
+ * id (if it has one) is followed for no other request, and no hold is to be proven over. Undefined when any of
  * that is not so; then nothing was written, and the long way decides. Locks in the order of everybody else
  * (request, attempt, account): each part waits for the rows of the one before. Raises a unique violation when the
  * task id is another request's own.
@@ -16,12 +18,16 @@ export async function settleAccepted(
   sql: Sql,
   ids: { readonly attemptId: string; readonly requestId: string },
   accepted: {
-    readonly taskId: string;
+    /** Null: the answer is a stream, and its reader gets a lease instead. */
+    readonly taskId: string | null;
+    readonly reason: OutcomeReason;
+    readonly phase: Phase;
     readonly httpStatus: number | null;
     readonly arrivedBeforeMs: number | null;
     readonly windowMs: number;
     readonly closed: boolean;
     readonly firstPollMs: number;
+    readonly readerLeaseMs: number;
     readonly headersSent: boolean | null;
     readonly headersSentProof: WireProof | null;
   },
@@ -35,7 +41,7 @@ export async function settleAccepted(
 ), request as materialized (
   select r.id, r.account, r.submissions
   from onetake.generation_requests r, terms
-  where r.id = $2 and r.state = 'submitting'
+  where r.id = $2 and r.state = 'submitting' and ($3::text is not null or r.mode = 'stream')
     and not exists (
       select from onetake.followed_tasks f
       where f.account = r.account and f.provider_task_id = $3 and f.request_id <> r.id
@@ -44,8 +50,8 @@ export async function settleAccepted(
   for no key update of r
 ), attempt as (
   update onetake.submission_attempts a
-  set settled_at = s.now, settled_by = 'worker', phase = 'answered', http_status = $4, health = 'success',
-    certainty = 'accepted', reason = 'task_accepted', provider_task_id = $3,
+  set settled_at = s.now, settled_by = 'worker', phase = $11, http_status = $4, health = 'success',
+    certainty = 'accepted', reason = $12, provider_task_id = $3,
     window_until = case
       when $5::float8 is null then a.window_until
       else least(a.window_until, s.now - $5::float8 * interval '1 ms' + $6 * interval '1 ms')
@@ -60,7 +66,8 @@ export async function settleAccepted(
 ), moved as (
   update onetake.generation_requests r
   set state = 'accepted', state_reason = null, provider_task_id = $3, accepted_at = clock_timestamp(),
-    next_poll_at = clock_timestamp() + $8 * interval '1 ms', poll_errors = 0, job_due = false, charge = 'charged',
+    next_poll_at = case when $3::text is not null then clock_timestamp() + $8 * interval '1 ms' end, poll_errors = 0,
+    reader_lease_until = case when $3::text is null then clock_timestamp() + $13 * interval '1 ms' end, job_due = false, charge = 'charged',
     ${END_ATTENTION}
   from attempt
   where r.id = attempt.request_id
@@ -82,6 +89,9 @@ select health_due as "healthDue" from attempt`,
       accepted.firstPollMs,
       accepted.headersSent,
       accepted.headersSentProof,
+      accepted.phase,
+      accepted.reason,
+      accepted.readerLeaseMs,
     ],
   );
 }

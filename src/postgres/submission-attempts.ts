@@ -12,6 +12,7 @@ export interface Admission {
 
 export interface AdmittedAttempt extends AttemptIntent {
   readonly fields: EncodedFields;
+  readonly mode: 'async' | 'stream';
   /** Nobody wants it sent later. */
   readonly submitBefore: Date | null;
 }
@@ -31,14 +32,14 @@ export async function admitRequests(
   set state = 'submitting', state_reason = null, submissions = r.submissions + 1, job_due = false
   from admitted
   where r.id = admitted.request_id and r.state = 'queued'
-  returning r.id, admitted.attempt_id, r.submissions, r.account, r.operation, r.fields, r.round, r.submit_before
+  returning r.id, admitted.attempt_id, r.submissions, r.account, r.operation, r.fields, r.mode, r.round, r.submit_before
 ), written as (
   insert into onetake.submission_attempts (id, request_id, attempt, account, operation, breaker_name, generation,
     hold_epoch, is_probe, worker, started_at, lease_expires_at, window_until, slot_until, quarantine_until, override,
     round)
   select attempt_id, id, submissions, account, operation, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, round from moved
 )
-select attempt_id as "attemptId", id as "requestId", submissions as attempt, account, operation, fields,
+select attempt_id as "attemptId", id as "requestId", submissions as attempt, account, operation, fields, mode,
   submit_before as "submitBefore"
 from moved`,
     [
@@ -97,13 +98,22 @@ export interface LockedAttempt {
   readonly reason: OutcomeReason | null;
   readonly httpStatus: number | null;
   readonly providerTaskId: string | null;
+  readonly healthEffect: string | null;
+  /** Of its stream: the second evidence, of an attempt that has one. */
+  readonly streamEndedAt: Date | null;
+  readonly streamEnd: string | null;
+  readonly streamHealth: Health | null;
+  readonly streamHealthAppliedAt: Date | null;
+  readonly overrideAtStreamEnd: BreakerOverride | null;
 }
 
 export const LOCKED_COLUMNS = `id, request_id as "requestId", attempt, account, breaker_name as "breakerName", generation,
   hold_epoch as "holdEpoch", is_probe as "isProbe", override,
   override_at_settle as "overrideAtSettle", settled_at as "settledAt", settled_by as "settledBy",
   lease_expires_at <= clock_timestamp() as "leaseIsOver", health, health_applied_at as "healthAppliedAt", reason,
-  http_status as "httpStatus", provider_task_id as "providerTaskId"`;
+  http_status as "httpStatus", provider_task_id as "providerTaskId", health_effect as "healthEffect",
+  stream_ended_at as "streamEndedAt", stream_end as "streamEnd", stream_health as "streamHealth",
+  stream_health_applied_at as "streamHealthAppliedAt", override_at_stream_end as "overrideAtStreamEnd"`;
 
 export async function lockAttempt(tx: Sql, id: string): Promise<LockedAttempt | undefined> {
   return firstRow(
@@ -145,6 +155,11 @@ export const AT_SETTLE = `
       select from onetake.submission_attempts d
       where d.settled_at is not null and d.health_applied_at is null and d.health = 'dependency_failure'
         and d.breaker_name = x.breaker_name and d.generation = x.generation
+    )
+    and not exists (
+      select from onetake.submission_attempts d
+      where d.stream_ended_at is not null and d.stream_health_applied_at is null
+        and d.stream_health = 'dependency_failure' and d.breaker_name = x.breaker_name
     )
     and c.now < statement_timestamp() + interval '100 ms' as nothing_to_reset
   from (select clock_timestamp() as now) c

@@ -65,7 +65,7 @@ import {
 } from './client-options.ts';
 import { explainDatabaseError, withoutValues } from './database-errors.ts';
 import type { OnetakeConfig } from './define-config.ts';
-import { checkEnqueue, checkEnqueueMany, type EnqueueInput, preflightRules } from './enqueue-options.ts';
+import { checkEnqueue, checkEnqueueMany, type EnqueueInput, enqueueRules } from './enqueue-options.ts';
 import { inTurn } from './in-turn.ts';
 import { inspectMedia, inspectMediaOf } from './inspect-media.ts';
 import { openFile } from './open-file.ts';
@@ -208,7 +208,7 @@ const HANDLERS = 4;
 export function createClient(options: ClientOptions): Client {
   checkKeys(options, ['connectionString', 'pool', 'config']);
   const config = resolveConfig(options.config ?? {});
-  const rules = preflightRules(config);
+  const rules = enqueueRules(config, options.config !== undefined);
   const database = open(options);
   const queue = new JobQueue({ executor: database.upkeep, role: 'client', onError: () => {} });
   // What an operator's function did is undone as a whole when its transaction fails, so it may be asked again.

@@ -2,7 +2,7 @@ import type { CircuitBreakerSettings } from '../core/circuit-breaker.ts';
 import type { LimitSetting } from '../core/field-limits.ts';
 import type { OperationName } from '../core/operations.ts';
 import type { PollSettings } from '../core/poll-schedule.ts';
-import type { Deadlines } from '../core/provider.ts';
+import type { Deadlines, StreamTerms } from '../core/provider.ts';
 
 /** What a configuration file may say. Every section and every setting may be left out. */
 export interface OnetakeConfig {
@@ -82,6 +82,13 @@ export interface OperationConfig {
   readonly resubmitOn?: readonly ResubmittableStatus[];
   /** 1,000 to 86,400,000, default by operation. */
   readonly maxRunMs?: number;
+  /** Of what is enqueued here without a `mode`. Only music operations have streams. Default `async`. */
+  readonly mode?: 'async' | 'stream';
+  /**
+   * `idleMs` 50 to 3,600,000, default 600,000; `totalMs` 50 to 86,400,000, default 1,800,000; `contentCodes`: of
+   * its `error` event, that don't count for the breaker.
+   */
+  readonly stream?: Partial<StreamTerms>;
   /** By field: other limits than the ones of the documentation, or `false`: the provider alone judges the field. */
   readonly limits?: Readonly<Record<string, LimitSetting>>;
 }

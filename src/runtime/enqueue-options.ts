@@ -1,10 +1,18 @@
 import { OnetakeError, suggestion } from '../core/errors.ts';
 import { limitsWith } from '../core/field-limits.ts';
 import { FieldsError } from '../core/field-problems.ts';
-import { OPERATION_NAMES, type OperationFields, type OperationName } from '../core/operations.ts';
+import {
+  OPERATION_NAMES,
+  type OperationFields,
+  type OperationName,
+  operationNamed,
+} from '../core/operations.ts';
 import { checkFields, PREFLIGHT_RULES, type PreflightRules } from '../core/preflight.ts';
 import type { Intent } from '../lifecycle/enqueue.ts';
 import type { ResolvedConfig } from './options.ts';
+
+/** Those with `whenStreamed`. */
+type StreamedOperation = 'text-to-music' | 'video-to-music';
 
 export type EnqueueInput = {
   [Name in OperationName]: {
@@ -14,6 +22,8 @@ export type EnqueueInput = {
     readonly requestKey: string;
     /** Default `default`. */
     readonly account?: string;
+    /** Only music operations have streams. Default: `operations.*.mode` of the configuration, and else `async`. */
+    readonly mode?: Name extends StreamedOperation ? 'async' | 'stream' : 'async';
     readonly fairGroup?: string;
     readonly priority?: number;
     /** Not submitted by then, it becomes `expired`. */
@@ -24,6 +34,26 @@ export type EnqueueInput = {
     readonly whenOpen?: 'wait' | 'refuse';
   };
 }[OperationName];
+
+/** What a request is held against before it is stored. */
+export interface EnqueueRules extends PreflightRules {
+  /** By operation, of what is enqueued without one. */
+  readonly modes: Readonly<Partial<Record<string, 'async' | 'stream'>>>;
+  /** False: by its own configuration there is no storage, so no worker could take a stream. */
+  readonly storesStreams: boolean;
+}
+
+const ENQUEUE_RULES: EnqueueRules = { ...PREFLIGHT_RULES, modes: {}, storesStreams: true };
+
+/** What this configuration says of new requests; of one that nobody gave, nothing is known of a storage. */
+export function enqueueRules(config: ResolvedConfig, isGiven: boolean): EnqueueRules {
+  const { directory, s3 } = config.storage;
+  return {
+    ...preflightRules(config),
+    modes: Object.fromEntries(OPERATION_NAMES.map((name) => [name, config.operations[name].mode])),
+    storesStreams: !isGiven || directory !== null || s3 !== null,
+  };
+}
 
 /** What this configuration holds the fields of a request against. */
 export function preflightRules(config: ResolvedConfig): PreflightRules {
@@ -39,6 +69,7 @@ const KNOWN = [
   'fields',
   'requestKey',
   'account',
+  'mode',
   'fairGroup',
   'priority',
   'submitBefore',
@@ -48,7 +79,7 @@ const KNOWN = [
 const UUID = /^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$/i;
 
 /** The caller's input as an intent, or `invalid_option` naming the option; `fields` is checked by its operation. */
-export function checkEnqueue(input: EnqueueInput, rules: PreflightRules = PREFLIGHT_RULES): Intent {
+export function checkEnqueue(input: EnqueueInput, rules: EnqueueRules = ENQUEUE_RULES): Intent {
   const given = input as Readonly<Record<string, unknown>>;
   if (typeof given !== 'object' || given === null) {
     throw new OnetakeError(
@@ -71,7 +102,8 @@ export function checkEnqueue(input: EnqueueInput, rules: PreflightRules = PREFLI
     );
   }
   // Named before anything is opened: a misspelt field must not be hidden by a database that is away.
-  const { problems, namesAndTypes } = checkFields(operation, fields as Intent['fields'], rules);
+  const mode = modeOf(operation, given['mode'], rules);
+  const { problems, namesAndTypes } = checkFields(operation, fields as Intent['fields'], rules, mode);
   if (!namesAndTypes) throw new FieldsError(operation, problems);
   if (!isPlainText(requestKey, 1, 255)) {
     throw invalid('requestKey', 'expected 1 to 255 characters without control characters.');
@@ -97,6 +129,8 @@ export function checkEnqueue(input: EnqueueInput, rules: PreflightRules = PREFLI
     problems,
     requestKey,
     account,
+    mode,
+    modeIsGiven: given['mode'] !== undefined,
     fairGroup,
     priority: (priority as number | undefined) ?? 0,
     submitBefore: (submitBefore as Date | undefined) ?? null,
@@ -105,13 +139,25 @@ export function checkEnqueue(input: EnqueueInput, rules: PreflightRules = PREFLI
   };
 }
 
+/** Throws `unknown_operation`, `invalid_option`, `storage_not_configured`. */
+function modeOf(operation: string, given: unknown, rules: EnqueueRules): 'async' | 'stream' {
+  const { whenStreamed } = operationNamed(operation);
+  const mode = given ?? rules.modes[operation] ?? 'async';
+  if (mode === 'async') return mode;
+  if (mode !== 'stream') throw invalid('mode', "expected 'async' or 'stream'.");
+  if (whenStreamed === undefined) throw invalid('mode', `${operation} has no streams; use 'async'.`);
+  if (rules.storesStreams) return mode;
+  throw new OnetakeError(
+    'storage_not_configured',
+    'mode: a stream is stored as it comes, and this configuration has no storage.',
+    { hint: "Set storage.directory or storage.s3, or use mode 'async'." },
+  );
+}
+
 const MAX_ITEMS = 100_000;
 
 /** Each as an intent, or as what is wrong with it. */
-export function checkEnqueueMany(
-  inputs: readonly unknown[],
-  rules: PreflightRules,
-): (Intent | OnetakeError)[] {
+export function checkEnqueueMany(inputs: readonly unknown[], rules: EnqueueRules): (Intent | OnetakeError)[] {
   if (inputs.length > MAX_ITEMS) {
     throw new OnetakeError('invalid_option', `input: expected at most ${MAX_ITEMS} at once.`);
   }

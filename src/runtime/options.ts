@@ -3,7 +3,7 @@ import { OnetakeError } from '../core/errors.ts';
 import type { LimitSetting } from '../core/field-limits.ts';
 import { OPERATION_NAMES, OPERATIONS, type OperationName } from '../core/operations.ts';
 import type { PollSettings } from '../core/poll-schedule.ts';
-import type { Deadlines } from '../core/provider.ts';
+import type { Deadlines, StreamTerms } from '../core/provider.ts';
 import type { S3Location } from '../storage/s3-objects.ts';
 import {
   type ConfigurationProblem,
@@ -60,6 +60,9 @@ export interface ResolvedOperation {
   readonly maxSubmissions: number;
   readonly resubmitOn: readonly ResubmittableStatus[];
   readonly maxRunMs: number;
+  /** Of what is enqueued without saying which. */
+  readonly mode: 'async' | 'stream';
+  readonly stream: StreamTerms;
   readonly limits: Readonly<Record<string, LimitSetting>>;
 }
 
@@ -108,6 +111,8 @@ export const NUMBERS = {
   submissionMs: { default: 90_000, min: 50, max: 600_000 },
   rearmQuarantineMs: { default: 120_000, min: 0, max: LONGEST_TIMER_MS },
   maxSubmissions: { default: 3, min: 1, max: 100 },
+  streamIdleMs: { default: 600_000, min: 50, max: 3_600_000 },
+  streamTotalMs: { default: 1_800_000, min: 50, max: ONE_DAY_MS },
   workerConcurrency: { default: 8, min: 1, max: 1_000 },
   rescueIntervalMs: { default: 1_000, min: 100, max: 60_000 },
   pollIntervalMs: { default: 3_000, min: 50, max: 3_600_000 },
@@ -130,8 +135,11 @@ const KEYS = {
     'maxSubmissions',
     'resubmitOn',
     'maxRunMs',
+    'mode',
+    'stream',
     'limits',
   ],
+  stream: ['idleMs', 'totalMs', 'contentCodes'],
   breaker: ['failureThreshold', 'cooldownMs', 'cooldownGrowth', 'maxCooldownMs', 'jitter', 'shadow'],
   deadlines: ['connectMs', 'firstResponseMs', 'submissionMs'],
   worker: ['concurrency', 'rescueIntervalMs', 'spoolDirectory'],
@@ -258,9 +266,56 @@ function readOperation(operation: Section, name: OperationName): ResolvedOperati
       min: 1_000,
       max: ONE_DAY_MS,
     }),
+    mode: readMode(operation, name),
+    stream: readStream(operation, name),
     limits: readLimits(operation, name),
   };
 }
+
+function readMode(operation: Section, name: OperationName): 'async' | 'stream' {
+  if (!operation.has('mode')) return 'async';
+  const modes = OPERATIONS[name].whenStreamed === undefined ? ASYNC_ONLY : MODES;
+  const mode = operation.choice('mode', modes, 'async', modes.map((one) => `"${one}"`).join(' or '));
+  return mode === 'stream' ? mode : 'async';
+}
+
+const MODES = ['async', 'stream'] as const;
+const ASYNC_ONLY = ['async'] as const;
+
+function readStream(operation: Section, name: OperationName): StreamTerms {
+  if (operation.has('stream') && OPERATIONS[name].whenStreamed === undefined) {
+    operation.refuse('stream', `${name} has no streams.`);
+  }
+  const section = operation.child('stream', KEYS.stream);
+  return {
+    idleMs: section.number('idleMs', NUMBERS.streamIdleMs),
+    totalMs: section.number('totalMs', NUMBERS.streamTotalMs),
+    contentCodes: readContentCodes(section),
+  };
+}
+
+function readContentCodes(section: Section): readonly string[] {
+  if (!section.has('contentCodes')) return CONTENT_CODES;
+  const value = section.get('contentCodes');
+  if (!Array.isArray(value)) {
+    section.refuse('contentCodes', `expected a list of codes, got ${describe(value)}.`);
+    return [];
+  }
+  for (const [index, code] of value.entries()) {
+    if (typeof code !== 'string' || !/^[A-Za-z0-9_.-]{1,64}$/.test(code)) {
+      section.refuse(`contentCodes[${index}]`, 'expected a code of 1 to 64 plain characters.');
+    }
+  }
+  return [...value];
+}
+
+/** As the providers of this kind name them; the documentation of this one names none. */
+const CONTENT_CODES: readonly string[] = [
+  'CONTENT_POLICY',
+  'CONTENT_POLICY_VIOLATION',
+  'CONTENT_FILTERED',
+  'SENSITIVE_WORD_ERROR',
+];
 
 function readBreaker(section: Section): CircuitBreakerSettings {
   const cooldownMs = section.number('cooldownMs', NUMBERS.cooldownMs);

@@ -8,8 +8,10 @@ import { InstallationGuard } from '../lifecycle/guard-installation.ts';
 import { KnownAttempts } from '../lifecycle/known-attempts.ts';
 import { unlessGivenUp, withDeadline } from '../lifecycle/pause.ts';
 import type { Reaches } from '../lifecycle/probe.ts';
+import { readStream } from '../lifecycle/read-stream.ts';
 import { createReplay } from '../lifecycle/replay.ts';
 import { settle } from '../lifecycle/settle.ts';
+import { settleStream } from '../lifecycle/settle-stream.ts';
 import { submit } from '../lifecycle/submit.ts';
 import { Database } from '../postgres/database.ts';
 import { databaseErrorCode } from '../postgres/errors.ts';
@@ -28,6 +30,7 @@ import { Loop } from './loop.ts';
 import { type ProcessOptions, setUp } from './process-options.ts';
 import { Reach } from './reach.ts';
 import { rescueLoop } from './rescue-loop.ts';
+import { resultStorage } from './result-storage.ts';
 import { systemClock } from './system-clock.ts';
 import { wireReport } from './wire-report.ts';
 
@@ -37,7 +40,7 @@ const POOL_MAX = 10;
 const KEY_CHECKS_EVERY_MS = 10_000;
 const REPLAY_EVERY_MS = 60_000;
 const [KEEP_QUEUES_FIRST_MS, KEEP_QUEUES_EVERY_MS] = [60_000, 300_000] as const;
-/** From the end of the last POST: how long a stop waits for outcomes that can't be committed. */
+/** From the end of the last POST or stream: how long a stop waits for outcomes that can't be committed. */
 const SETTLE_GRACE_MS = 10_000;
 /** And then for the spool itself, and for what a slow database makes of the last commits. */
 const SPOOL_GRACE_MS = 10_000;
@@ -49,7 +52,7 @@ const CUT_OFF_MS = 1_000;
 export interface Worker {
   /** Resolves when the process is ready. Throws `schema_not_migrated`, `schema_too_old`. */
   start(): Promise<void>;
-  /** Admits nothing more, lets every POST in flight end and settles it. Any number of times. */
+  /** Admits nothing more, lets every POST in flight end, and every stream, and settles it. Any number of times. */
   stop(): Promise<void>;
   /** One round of dispatch, its submissions awaited, and one of rescue; says how many were submitted. */
   runOnce(): Promise<number>;
@@ -88,6 +91,7 @@ export function createWorker(options: ProcessOptions = {}): Worker {
     directory: resolve(config.worker.spoolDirectory),
     onTrouble: (told) => emit('spool:trouble', { settings: 'worker.spoolDirectory', ...told }),
   });
+  const storage = resultStorage(config.storage);
   const ctx: SubmissionContext = {
     database,
     queue,
@@ -98,6 +102,7 @@ export function createWorker(options: ProcessOptions = {}): Worker {
     providerNamed: setup.providerNamed,
     apiKeyOf: setup.apiKeyOf,
     settingsOf: setup.settingsOf,
+    storage,
     spool,
     firstPollMs: config.poller.intervalMs,
   };
@@ -109,7 +114,15 @@ export function createWorker(options: ProcessOptions = {}): Worker {
     setup.serves(provider, operation) && reach.reaches(provider) && setup.hasKey(account);
   let stopping: Promise<void> | undefined;
   const inFlight = new Set<Promise<void>>();
-  const posting = new Set<Promise<unknown>>();
+  /** POSTs and the streams that they were answered with: what must not be cut. */
+  const onTheWire = new Set<Promise<unknown>>();
+  const uncut = <T>(work: Promise<T>): Promise<T> => {
+    const tracked = work.finally(() => onTheWire.delete(tracked));
+    onTheWire.add(tracked);
+    beganOnTheWire();
+    return tracked;
+  };
+  let beganOnTheWire = () => {};
   const giveUp = new AbortController();
   // As many settles may wait for it as there are submissions in flight.
   setMaxListeners(0, giveUp.signal);
@@ -121,18 +134,23 @@ export function createWorker(options: ProcessOptions = {}): Worker {
   const perform = async (attempt: AdmittedAttempt, lane: Lane, batch: AdmittedBatch): Promise<void> => {
     // What was admitted while the stop came is known to be unsent, and goes back to the queue.
     const maySend = () => stopping === undefined && batch.maySend(attempt);
-    const posted = submit(ctx, attempt, lane.provider, maySend).finally(() => posting.delete(posted));
-    posting.add(posted);
-    const outcome = await posted;
+    const { stream, ...outcome } = await uncut(submit(ctx, attempt, lane.provider, maySend));
     // What it kept back itself (no key for that account, too late) tells nothing about the way there.
     if (outcome.reason !== 'unsent_own_doing') reach.note(lane.provider, outcome.certainty);
     void reportWire(lane.provider);
-    const isCommitted = await settle(ctx, attempt, outcome, giveUp.signal);
-    if (isCommitted) known.ended(attempt.attemptId, outcome);
+    try {
+      const isCommitted = await settle(ctx, attempt, outcome, giveUp.signal);
+      if (isCommitted) known.ended(attempt.attemptId, outcome);
+      if (!isCommitted || stream === undefined) return;
+      const read = await uncut(readStream(ctx, attempt, stream));
+      if (read !== undefined) await settleStream(ctx, attempt, read, giveUp.signal);
+    } finally {
+      stream?.cancel();
+    }
   };
   const startBatch = (lane: Lane, batch: AdmittedBatch): void => {
     for (const attempt of batch.attempts) {
-      const { fields, submitBefore, ...intent } = attempt;
+      const { fields, mode, submitBefore, ...intent } = attempt;
       if (intent.isUnconfirmed !== true) known.admitted(intent);
       const performed = perform(attempt, lane, batch)
         .catch(trouble('submission'))
@@ -264,17 +282,29 @@ export function createWorker(options: ProcessOptions = {}): Worker {
         listener.stop();
         // What the round under way admits is kept from being sent, and goes back.
         const lastRound = dispatching.stop();
-        // Never abort a paid POST because a process wants to stop: each ends within its own deadline.
-        while (posting.size > 0) await Promise.allSettled(posting);
-        // Their outcomes are in the spool, so a database that is away keeps nobody waiting.
-        const patience = setTimeout(() => giveUp.abort(), SETTLE_GRACE_MS);
         const settled = async () => {
           await unlessGivenUp(giveUp.signal, () => lastRound);
           while (inFlight.size > 0) await Promise.all(inFlight);
           await guard.keep();
+          return 'settled' as const;
         };
-        await withDeadline(settled(), SETTLE_GRACE_MS + SPOOL_GRACE_MS, undefined);
-        clearTimeout(patience);
+        for (let isOver = false; !isOver; ) {
+          // Never abort a paid POST, or its stream, because a process wants to stop: each ends within its own deadline.
+          while (onTheWire.size > 0) await Promise.allSettled(onTheWire);
+          // Their outcomes are in the spool, so a database that is away keeps nobody waiting. What was accepted as a
+          // stream begins to be read now.
+          const patience = setTimeout(() => giveUp.abort(), SETTLE_GRACE_MS);
+          const began = new Promise<'began'>((resolve) => {
+            beganOnTheWire = () => resolve('began');
+          });
+          const next = await withDeadline(
+            Promise.race([settled(), began]),
+            SETTLE_GRACE_MS + SPOOL_GRACE_MS,
+            'settled',
+          );
+          clearTimeout(patience);
+          isOver = next === 'settled';
+        }
         const upkeep = [
           prepared,
           ...checks,
@@ -284,6 +314,7 @@ export function createWorker(options: ProcessOptions = {}): Worker {
           rescuing.loop.stop(),
           queue.stop(),
           setup.closeProviders(),
+          storage?.close(),
         ];
         await withDeadline(Promise.allSettled(upkeep), isPrepared ? UPKEEP_GRACE_MS : 0, undefined);
         await database.close(CUT_OFF_MS);

@@ -1,10 +1,12 @@
 import { resolve } from 'node:path';
-import { createResultFetcher, type ResultFetcher } from './fetch-result.ts';
+import { createResultFetcher, type ResultFetcher, type ResultPlace } from './fetch-result.ts';
 import { PartialFiles, tagOf } from './partial-files.ts';
+import { type StreamFiles, storeStream } from './store-stream.ts';
 import { hasStoredFile, openStoredFile } from './stored-file.ts';
 
 export type { StoreRequest } from './fetch-result.ts';
 export type { StoredFile, StoreFailure, StoreFailureReason, StoreResult } from './store-result.ts';
+export type { StoredStreamFile, StreamFiles } from './store-stream.ts';
 
 /** Keeps the finished files of a request. */
 export interface ResultStorage extends ResultFetcher {
@@ -12,6 +14,8 @@ export interface ResultStorage extends ResultFetcher {
   prepare(): Promise<void>;
   /** Rejects when nothing could be stored now: a package, a bucket or a right is missing. */
   check(): Promise<void>;
+  /** For the sound of one answer that is a stream. Nothing is made before the first bytes. */
+  storeStream(requestId: string): StreamFiles;
   /** Whether a stored file is there still, and as long as it was. Rejects when the storage can't tell. */
   has(location: string, bytes: number): Promise<boolean>;
   /**
@@ -35,18 +39,17 @@ export interface DirectoryStorageOptions {
 export function createDirectoryStorage(options: DirectoryStorageOptions): ResultStorage {
   const root = resolve(options.directory);
   const parts = new PartialFiles(root);
-  const fetcher = createResultFetcher(
-    {
-      find: (requestId, index) => parts.find(requestId, index),
-      continues: (part, { etag }) => tagOf(etag) === part.tag,
-      begin: ({ requestId, index, download }) => parts.begin(requestId, index, tagOf(download.etag)),
-    },
-    options.allowPrivateHosts,
-  );
+  const place: ResultPlace = {
+    find: (requestId, index) => parts.find(requestId, index),
+    continues: (part, { etag }) => tagOf(etag) === part.tag,
+    begin: ({ requestId, index, etag }) => parts.begin(requestId, index, tagOf(etag)),
+    remove: (location) => parts.unpublish(location),
+  };
   return {
-    ...fetcher,
+    ...createResultFetcher(place, options.allowPrivateHosts),
+    storeStream: (requestId) => storeStream(place, requestId),
     prepare: async () => {},
-    check: async () => {},
+    check: () => parts.check(),
     has: (location, bytes) => hasStoredFile(root, location, bytes),
     open: (location, bytes) => openStoredFile(root, location, bytes),
   };

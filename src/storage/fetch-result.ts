@@ -49,7 +49,8 @@ export interface NewDraft {
   /** Where it will be: `<request id>/<index>.<format>`. */
   readonly location: string;
   readonly contentType: string;
-  readonly download: Download;
+  /** Of the content, as its host names it; null where nobody does. */
+  readonly etag: string | null;
 }
 
 /** Where results are put; each storage has its own. Every method throws `StoreFault` and nothing else. */
@@ -58,6 +59,8 @@ export interface ResultPlace {
   /** Whether `download` serves what the part is the beginning of. */
   continues(part: EarlierPart, download: Download): boolean;
   begin(draft: NewDraft): Promise<Draft>;
+  /** One that was published and that nobody has recorded. */
+  remove(location: string): Promise<void>;
 }
 
 export interface ResultFetcher {
@@ -129,7 +132,7 @@ export function createResultFetcher(place: ResultPlace, allowPrivateHosts: boole
   };
 }
 
-function requireFileName(requestId: string, index: number): void {
+export function requireFileName(requestId: string, index: number): void {
   if (!REQUEST_ID.test(requestId)) throw new StoreFault('storage', 'invalid_request_id');
   if (!Number.isInteger(index) || index < 0 || index > 9999) throw new StoreFault('storage', 'invalid_index');
 }
@@ -171,7 +174,8 @@ async function store(place: ResultPlace, fetched: Fetched): Promise<StoredFile> 
   if (format === null) throw new StoreFault('not_media');
   const { contentType, differs } = settleContentType(format, announced);
   const location = `${requestId}/${index}.${format}`;
-  const draft = await place.begin({ requestId, index, location, contentType, download });
+  const { etag } = download;
+  const draft = await place.begin({ requestId, index, location, contentType, etag });
   let sha256: string;
   let keep = false;
   try {

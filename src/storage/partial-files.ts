@@ -1,6 +1,6 @@
 import { createHash, randomBytes, randomUUID } from 'node:crypto';
 import { createReadStream, readFileSync } from 'node:fs';
-import { mkdir, open, readdir, rename, rm, stat } from 'node:fs/promises';
+import { mkdir, open, readdir, rename, rm, rmdir, stat } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 import { syncDirectory, writeWhole } from './durable-write.ts';
 import type { Draft, EarlierPart } from './fetch-result.ts';
@@ -40,6 +40,7 @@ export class PartialFiles {
    * with another's part copies it, and never writes into it.
    */
   async begin(requestId: string, index: number, tag: string | null): Promise<Draft> {
+    await onDisk(this.#make());
     const name = [requestId, index, tag ?? UNTAGGED, randomBytes(8).toString('hex')].join('.');
     const path = join(this.#folder, name);
     const handle = await onDisk(open(path, 'wx', 0o644));
@@ -62,6 +63,18 @@ export class PartialFiles {
         await rm(path, { force: true }).catch(() => undefined);
       },
     };
+  }
+
+  /** Whether a file could be begun now. */
+  async check(): Promise<void> {
+    const draft = await this.begin('check', 0, null);
+    await draft.discard(false);
+  }
+
+  async unpublish(location: string): Promise<void> {
+    await onDisk(rm(join(this.#root, location), { force: true }));
+    // Empty again, if nothing else is in it.
+    await rmdir(dirname(join(this.#root, location))).catch(() => undefined);
   }
 
   async #publish(path: string, location: string, sha256: string): Promise<void> {

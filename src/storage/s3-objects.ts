@@ -40,6 +40,7 @@ interface S3Module {
   readonly HeadBucketCommand: Command<{ readonly Bucket: string }>;
   readonly HeadObjectCommand: Command<ObjectName>;
   readonly GetObjectCommand: Command<ObjectName>;
+  readonly DeleteObjectCommand: Command<ObjectName>;
   readonly ListMultipartUploadsCommand: Command<{ readonly Bucket: string; readonly Prefix: string }>;
   readonly AbortMultipartUploadCommand: Command<ObjectName & { readonly UploadId: string }>;
 }
@@ -64,6 +65,7 @@ export interface S3Objects {
   /** Undefined when there is no such object; rejects when the bucket can't tell. */
   lengthOf(location: string): Promise<number | undefined>;
   open(location: string, bytes: number | null): Promise<ReadableStream<Uint8Array>>;
+  remove(location: string): Promise<void>;
   close(): void;
 }
 
@@ -96,6 +98,11 @@ export function createS3Objects(at: S3Location): S3Objects {
       });
       if (found === undefined || (bytes !== null && found !== bytes)) throw fileMissing();
       return ReadableStream.from(readObject(sdk(), nameOf(location)));
+    },
+    async remove(location) {
+      requireLocation(location);
+      const { s3, client } = sdk();
+      await client.send(new s3.DeleteObjectCommand(nameOf(location)));
     },
     close: () => loaded?.client.destroy(),
   };

@@ -1,9 +1,10 @@
 import { once } from 'node:events';
 import { PassThrough } from 'node:stream';
 import type { ResultStorage } from './directory-storage.ts';
-import { createResultFetcher, type Draft, type NewDraft } from './fetch-result.ts';
+import { createResultFetcher, type Draft, type NewDraft, type ResultPlace } from './fetch-result.ts';
 import { createS3Objects, type ObjectName, type S3Location, type Sdk } from './s3-objects.ts';
 import { plainErrorCode, StoreFault } from './store-result.ts';
+import { storeStream } from './store-stream.ts';
 
 /** Of memory for a file under way, twice; and the smallest that every store takes is 5 MiB. */
 const PART_BYTES = 8 * 1024 * 1024;
@@ -15,17 +16,17 @@ const PART_BYTES = 8 * 1024 * 1024;
  */
 export function createS3Storage(at: S3Location, allowPrivateHosts: boolean): ResultStorage {
   const objects = createS3Objects(at);
-  const fetcher = createResultFetcher(
-    {
-      // What was uploaded of an object can't be read back, so nothing is gone on with.
-      find: async () => null,
-      continues: () => false,
-      begin: async (draft) => beginUpload(objects.sdk(), objects.nameOf(draft.location), draft),
-    },
-    allowPrivateHosts,
-  );
+  const place: ResultPlace = {
+    // What was uploaded of an object can't be read back, so nothing is gone on with.
+    find: async () => null,
+    continues: () => false,
+    begin: async (draft) => beginUpload(objects.sdk(), objects.nameOf(draft.location), draft),
+    remove: (location) => inBucket(objects.remove(location)),
+  };
+  const fetcher = createResultFetcher(place, allowPrivateHosts);
   return {
     ...fetcher,
+    storeStream: (requestId) => storeStream(place, requestId),
     async prepare() {
       objects.sdk();
     },

@@ -232,7 +232,7 @@ describe('a COMMIT whose answer is lost', () => {
 
 it('an outcome of a request that the database doesn’t know is kept on disk, and said with its ids', async () => {
   const { intent, outcome } = spooledOutcome({ evidence: { providerTaskId: 'paid-task' } });
-  const attempt: Attempt = { ...intent, fields: { prompt: 'rain' }, submitBefore: null };
+  const attempt: Attempt = { ...intent, fields: { prompt: 'rain' }, mode: 'async', submitBefore: null };
   expect(await settle(shaky, attempt, outcome)).toBe(false);
   const { attemptId, requestId } = intent;
   expect(world.seen('spool:unreplayed')).toEqual([

@@ -37,6 +37,9 @@ const MOVES: Readonly<Record<string, readonly [RequestState, Move]>> = {
         firstPollMs: 1_000,
         headersSent: true,
         headersSentProof: 'oracle',
+        reason: 'task_accepted',
+        phase: 'answered',
+        readerLeaseMs: 120_000,
       } as const;
       return settleAccepted(sql, { attemptId, requestId: id }, { taskId: `task-${id}`, ...terms });
     },

@@ -30,6 +30,9 @@ const ACCEPTED = {
   firstPollMs: 2_000,
   headersSent: true,
   headersSentProof: 'oracle',
+  reason: 'task_accepted',
+  phase: 'answered',
+  readerLeaseMs: 120_000,
 } as const;
 
 async function submitting(attempts: readonly object[] = [{}]): Promise<{ requestId: string; ids: string[] }> {

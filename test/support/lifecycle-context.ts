@@ -49,6 +49,7 @@ export async function lifecycleContext(
     worker: 'test',
     providerNamed: () => provider,
     apiKeyOf: () => 'sk_test_key',
+    storage: null,
     spool: createSpool({ directory: resolve(config.worker.spoolDirectory), onTrouble: () => undefined }),
     firstPollMs: config.poller.intervalMs,
     ...changes,

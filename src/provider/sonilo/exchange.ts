@@ -1,4 +1,5 @@
 import type { Dispatcher } from 'undici';
+import { OpenBody } from './open-body.ts';
 
 type Headers = NonNullable<Dispatcher.ResponseData['headers']>;
 
@@ -15,6 +16,8 @@ export interface Reply {
   readonly deadline: 'first_response' | 'whole' | null;
   /** What the transport said, where it ended the exchange. */
   readonly error: unknown;
+  /** The body, where `opensBody` asked for it: it has only begun, and the connection is its own from now on. */
+  readonly open?: OpenBody;
 }
 
 export interface ExchangeLimits {
@@ -28,6 +31,8 @@ export interface ExchangeLimits {
    * destroyed first makes undici finish an aborted response, and that assertion kills the process.
    */
   readonly endConnection?: () => void;
+  /** An answer of 2xx is replied at its beginning, with a body to read: at most so many bytes of it. */
+  readonly opensBody?: { readonly maxBytes: number };
 }
 
 /**
@@ -46,9 +51,11 @@ export function exchange(
     let received = 0;
     let done = false;
     let controller: Dispatcher.DispatchController | null = null;
+    let open: OpenBody | undefined;
     const chunks: Buffer[] = [];
+    const calledAt = performance.now();
 
-    const finish = (end: Pick<Reply, 'bodyEnd'> & Partial<Pick<Reply, 'deadline' | 'error'>>) => {
+    const finish = (end: Pick<Reply, 'bodyEnd'> & Partial<Pick<Reply, 'deadline' | 'error' | 'open'>>) => {
       if (done) return;
       done = true;
       clearTimeout(firstResponseTimer);
@@ -63,14 +70,17 @@ export function exchange(
         ...end,
       });
     };
+    const endConnection = () => {
+      if (limits.endConnection !== undefined) limits.endConnection();
+      else controller?.abort(new Error('given up'));
+    };
     const giveUp = (end: Parameters<typeof finish>[0]) => {
       if (done) return;
       finish(end);
       // Not from inside undici's parser, which is still in the middle of a chunk.
       queueMicrotask(() => {
         try {
-          if (limits.endConnection !== undefined) limits.endConnection();
-          else controller?.abort(new Error('given up'));
+          endConnection();
         } catch {
           // The reply is decided; a teardown that fails must not take the process with it.
         }
@@ -89,14 +99,19 @@ export function exchange(
         // Its turn came after its deadline: nothing has been written yet.
         if (done) started.abort(new Error('given up'));
       },
-      onResponseStart(_controller, statusCode, responseHeaders) {
+      onResponseStart(started, statusCode, responseHeaders) {
         if (statusCode < 200 || done) return;
         status = statusCode;
         headers = responseHeaders;
         startedAt = performance.now();
         clearTimeout(firstResponseTimer);
+        if (limits.opensBody === undefined || statusCode >= 300) return;
+        const { wholeMs } = limits;
+        open = new OpenBody(started, { calledAt, wholeMs, endConnection, ...limits.opensBody });
+        finish({ bodyEnd: 'cut', open });
       },
       onResponseData(_controller, chunk) {
+        open?.push(chunk);
         if (done) return;
         const room = limits.maxBodyBytes - received;
         received += chunk.length;
@@ -104,9 +119,11 @@ export function exchange(
         if (chunk.length > room) giveUp({ bodyEnd: 'too_large' });
       },
       onResponseEnd() {
+        open?.end('complete');
         finish({ bodyEnd: 'complete' });
       },
       onResponseError(_controller, error) {
+        open?.end('cut');
         finish({ bodyEnd: 'cut', error });
       },
     };

@@ -8,7 +8,7 @@ import type { WireOracle, WireWatch } from './wire-oracle.ts';
 
 export const MAX_ANSWER_BYTES = 1_048_576;
 /** How long past its end we look for the socket's close; counted on top of the deadline. */
-const CLOSE_WAIT_MS = 250;
+export const CLOSE_WAIT_MS = 250;
 /** undici's own time-outs lie behind our deadlines, which say by their code that it was we who gave up. */
 const BACKSTOP_MS = 1_000;
 
@@ -21,9 +21,11 @@ export interface Post {
   readonly deadlines: Deadlines;
   /** Asked once connected, and again at the first byte. */
   readonly maySend: () => boolean;
+  /** The answer may be a stream: one of 2xx is not read here, but left open. */
+  readonly stream?: { readonly idleMs: number; readonly maxBytes: number };
 }
 
-/** What one POST came to: the reply and the witnesses, read when nothing more can leave. */
+/** What one POST came to: the reply and the witnesses, read when nothing more can leave, or its answer is open. */
 export interface PostEnd {
   readonly reply: Reply;
   readonly watch: WireWatch;
@@ -63,17 +65,28 @@ export async function postOnce(
       wholeMs: deadlines.submissionMs,
       maxBodyBytes: MAX_ANSWER_BYTES,
       endConnection: () => socket.end(),
+      ...(post.stream === undefined ? {} : { opensBody: post.stream }),
     });
     settledAt = performance.now();
   } catch (error) {
     settledAt = performance.now();
     reply = { ...NO_REPLY, error };
   }
-  socket.end();
-  if (!Buffer.isBuffer(body)) body.destroy();
+  const endConnection = () => {
+    socket.end();
+    if (!Buffer.isBuffer(body)) body.destroy();
+  };
+  const endWatch = () => {
+    watch.end();
+    client?.destroy().catch(() => undefined);
+  };
+  if (reply.open !== undefined) {
+    void reply.open.over.then(endConnection).then(endWatch);
+    return { reply, watch, socket, gateClosed, closed: false, responseAgeMs: null };
+  }
+  endConnection();
   const closed = reply.bodyEnd === 'complete' || (await socket.ended(CLOSE_WAIT_MS));
-  watch.end();
-  client?.destroy().catch(() => undefined);
+  endWatch();
   const responseAgeMs = reply.startedAt === null ? null : Math.round(settledAt - reply.startedAt);
   return { reply, watch, socket, gateClosed, closed, responseAgeMs };
 }
@@ -98,7 +111,7 @@ function requestOf(post: Post, body: Buffer | Readable): Dispatcher.DispatchOpti
     idempotent: false,
     reset: true,
     headersTimeout: post.deadlines.firstResponseMs + BACKSTOP_MS,
-    bodyTimeout: post.deadlines.submissionMs + BACKSTOP_MS,
+    bodyTimeout: Math.max(post.deadlines.submissionMs, post.stream?.idleMs ?? 0) + BACKSTOP_MS,
   };
 }
 

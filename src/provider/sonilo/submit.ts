@@ -3,18 +3,29 @@ import {
   type Outcome,
   outcomeOfRepeatedSend,
   outcomeOfResponse,
+  outcomeOfStream,
   outcomeOfTransportFailure,
 } from '../../core/outcome.ts';
-import type { Submission, SubmissionOutcome, WireEvidence } from '../../core/provider.ts';
+import type { StreamTerms, Submission, SubmissionOutcome, WireEvidence } from '../../core/provider.ts';
+import { isContentCode } from '../../core/stream.ts';
 import type { BaseUrl } from './base-url.ts';
 import { jsonOf, retryAfterOf } from './body.ts';
 import { decodeSubmissionAnswer } from './decode.ts';
 import type { Reply } from './exchange.ts';
 import { encodeForm } from './forms.ts';
 import { headersFor } from './headers.ts';
-import { MAX_ANSWER_BYTES, type OpenClient, type Post, type PostEnd, postOnce } from './post.ts';
+import type { OpenBody } from './open-body.ts';
+import {
+  CLOSE_WAIT_MS,
+  MAX_ANSWER_BYTES,
+  type OpenClient,
+  type Post,
+  type PostEnd,
+  postOnce,
+} from './post.ts';
 import type { ProvenOracle } from './proven-oracle.ts';
-import { isOwnDoing, isUnsentByCode, transportErrorCode, withoutKey } from './transport-errors.ts';
+import { MAX_STREAM_BYTES, readOpening } from './stream.ts';
+import { isOwnDoing, isUnsentByCode, plainCode, transportErrorCode, withoutKey } from './transport-errors.ts';
 
 /** One paid POST, at most once, whatever happens. Never rejects. */
 export async function submitOnce(
@@ -34,10 +45,7 @@ export async function submitOnce(
   }
   const end = await postOnce(proven.oracle, post, open);
   const sent = headersSentOf(end, proven);
-  const outcome =
-    end.reply.status === null || sent.headersSent === false
-      ? withoutStatus(end, sent)
-      : withStatus(end, end.reply.status, sent, submission);
+  const outcome = await outcomeOf(end, sent, submission);
   if (end.watch.repeated === 0) return outcome;
   return {
     ...outcome,
@@ -45,6 +53,21 @@ export async function submitOnce(
     evidence: { ...outcome.evidence, repeatedSend: true },
     retryAfterMs: null,
   };
+}
+
+async function outcomeOf(
+  end: PostEnd,
+  sent: HeadersSent,
+  submission: Submission,
+): Promise<SubmissionOutcome> {
+  const { status, open } = end.reply;
+  if (status === null || sent.headersSent === false) {
+    open?.cancel();
+    return withoutStatus(end, sent);
+  }
+  return open === undefined || submission.stream === undefined
+    ? withStatus(end, status, sent, submission)
+    : withOpenAnswer(end, { status, open, terms: submission.stream }, sent, submission);
 }
 
 type HeadersSent = Required<Pick<WireEvidence, 'headersSent' | 'headersSentProof'>>;
@@ -79,6 +102,56 @@ function postOf(base: BaseUrl, submission: Submission): Post {
     body: form.body,
     deadlines: submission.deadlines,
     maySend: submission.maySend,
+    ...(submission.stream === undefined
+      ? {}
+      : { stream: { idleMs: submission.stream.idleMs, maxBytes: MAX_STREAM_BYTES } }),
+  };
+}
+
+/** An answer that was asked to be a stream: by its first event, whatever its content type says. */
+async function withOpenAnswer(
+  end: PostEnd,
+  answer: { readonly status: number; readonly open: OpenBody; readonly terms: StreamTerms },
+  sent: HeadersSent,
+  submission: Submission,
+): Promise<SubmissionOutcome> {
+  const { status, open, terms } = answer;
+  const codeOf = (code: unknown) => withoutSecrets(plainCode(code), submission);
+  const opening = await readOpening(open, terms, codeOf);
+  const responseAgeMs = Math.round(performance.now() - (end.reply.startedAt ?? performance.now()));
+  if (opening.kind === 'whole') {
+    const closed = opening.bodyEnd === 'complete' || (await end.socket.ended(CLOSE_WAIT_MS));
+    const { kind, ...whole } = opening;
+    return withStatus(
+      { ...end, reply: { ...end.reply, ...whole }, closed, responseAgeMs },
+      status,
+      sent,
+      submission,
+    );
+  }
+  const evidence = {
+    phase: 'response_started',
+    ...sent,
+    httpStatus: status,
+    providerTaskId: null,
+    closed: false,
+    responseAgeMs,
+  } as const;
+  if (opening.kind === 'started') {
+    const { stream } = opening;
+    return {
+      ...outcomeOfStream({ isError: false }),
+      evidence: { ...evidence, errorCode: null },
+      retryAfterMs: null,
+      stream,
+    };
+  }
+  const { errorCode } = opening;
+  const isContent = isContentCode(errorCode, terms.contentCodes);
+  return {
+    ...outcomeOfStream({ isError: true, isContent }),
+    evidence: { ...evidence, errorCode: errorCode ?? 'stream_error' },
+    retryAfterMs: null,
   };
 }
 

@@ -1,0 +1,88 @@
+import type { ResultDocument } from '../../core/provider.ts';
+import { isJsonObject, type JsonObject } from './body.ts';
+
+/** One line of a stream, by what it means here. */
+export type StreamEvent =
+  | {
+      readonly kind: 'audio';
+      /** 0 to 9. */
+      readonly index: number;
+      /** How many there are to be, where it says so. */
+      readonly streams: number | null;
+      readonly bytes: Buffer;
+    }
+  | { readonly kind: 'title'; readonly document: ResultDocument }
+  | { readonly kind: 'complete' }
+  | { readonly kind: 'error'; readonly code: unknown }
+  /** Of a type that is of no use here. */
+  | { readonly kind: 'other' }
+  /** An object without a type: no event, and perhaps the answer of a task. */
+  | { readonly kind: 'untyped'; readonly object: JsonObject }
+  /** JSON, and no object. */
+  | { readonly kind: 'nothing' }
+  /** Not JSON: nobody can say what was in it. */
+  | { readonly kind: 'unparsable' }
+  /** Sound that is not whole. */
+  | { readonly kind: 'damaged' };
+
+const MAX_INDEX = 9;
+const TITLE_CHARACTERS = 1_000;
+const TAGS = 50;
+
+export function decodeEvent(line: string): StreamEvent {
+  let value: unknown;
+  try {
+    // A proxy may have put a mark before the first one.
+    value = JSON.parse(line.startsWith('\ufeff') ? line.slice(1) : line);
+  } catch {
+    return { kind: 'unparsable' };
+  }
+  if (!isJsonObject(value)) return { kind: 'nothing' };
+  switch (value['type']) {
+    case 'audio_chunk':
+      return decodeAudio(value);
+    case 'title':
+      return { kind: 'title', document: titleOf(value) };
+    case 'complete':
+      return { kind: 'complete' };
+    case 'error':
+      return { kind: 'error', code: value['code'] };
+    default:
+      return typeof value['type'] === 'string' ? { kind: 'other' } : { kind: 'untyped', object: value };
+  }
+}
+
+/** Nothing in a stream would tell that a piece of it is missing, so what can't be read is never passed over. */
+function decodeAudio(event: JsonObject): StreamEvent {
+  const { data, stream_index: index = 0, num_streams: streams } = event;
+  if (typeof data !== 'string' || !isIndex(index)) return { kind: 'damaged' };
+  const bytes = Buffer.from(data, 'base64');
+  // Node takes much for base64 that is none; only canonical text comes out as it went in.
+  if (bytes.toString('base64') !== data) return { kind: 'damaged' };
+  return { kind: 'audio', index, streams: Number.isSafeInteger(streams) ? (streams as number) : null, bytes };
+}
+
+function isIndex(value: unknown): value is number {
+  return Number.isInteger(value) && (value as number) >= 0 && (value as number) <= MAX_INDEX;
+}
+
+/** As much of it as is text, and as a database can hold it. */
+function titleOf({ title, summary, display_tags: tags }: JsonObject): ResultDocument {
+  return {
+    ...(typeof title === 'string' ? { title: storable(title) } : {}),
+    ...(typeof summary === 'string' ? { summary: storable(summary) } : {}),
+    ...(Array.isArray(tags)
+      ? {
+          display_tags: tags
+            .filter((tag) => typeof tag === 'string')
+            .slice(0, TAGS)
+            .map(storable),
+        }
+      : {}),
+  };
+}
+
+/** jsonb holds neither NUL nor half a character. */
+function storable(text: string): string {
+  return Array.from(text.replaceAll('\u0000', '').toWellFormed()).slice(0, TITLE_CHARACTERS).join('');
+}
