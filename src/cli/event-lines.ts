@@ -122,6 +122,10 @@ const DESCRIBE: Describe = {
     text: `${shortId(requestId)}  ${to}${to === 'succeeded' ? `, ${files} file${files === 1 ? '' : 's'}` : ''}`,
     format: to === 'succeeded' ? 'green' : 'red',
   }),
+  'stream:ended': ({ requestId, to, code, bytes }) => ({
+    text: `${shortId(requestId)}  ${to}${to === 'succeeded' ? `, ${size(bytes)} streamed` : `: its stream ended (${words(code)})`}`,
+    format: to === 'succeeded' ? 'green' : 'red',
+  }),
   'task:refunded': ({ requestId }) => ({ text: `${shortId(requestId)}  refunded` }),
   'asset:failed': ({ requestId, errorCode }) => ({
     text: `${shortId(requestId)}  can't store a file (${errorCode}), will again`,

@@ -82,10 +82,8 @@ function endingOf(
   const verdict = judgeStreamEnd(end);
   if (end.kind !== 'complete') return { verdict, files: [], warnings: [], document: null };
   const delivered = files.map(({ index, contentType }) => ({ variant: index, label: null, contentType }));
-  const warnings = [
-    ...deliveryWarnings(operation, fields, delivered),
-    ...(end.streams !== null && files.length < end.streams ? ['fewer_streams'] : []),
-  ];
+  const warnings = [...deliveryWarnings(operation, fields, delivered)];
+  if (end.streams !== null && files.length < end.streams) warnings.push('fewer_streams');
   return { verdict, files, warnings, document: end.document };
 }
 

@@ -267,7 +267,7 @@ function readOperation(operation: Section, name: OperationName): ResolvedOperati
       max: ONE_DAY_MS,
     }),
     mode: readMode(operation, name),
-    stream: readStream(operation, name),
+    stream: readStream(operation),
     limits: readLimits(operation, name),
   };
 }
@@ -282,10 +282,7 @@ function readMode(operation: Section, name: OperationName): 'async' | 'stream' {
 const MODES = ['async', 'stream'] as const;
 const ASYNC_ONLY = ['async'] as const;
 
-function readStream(operation: Section, name: OperationName): StreamTerms {
-  if (operation.has('stream') && OPERATIONS[name].whenStreamed === undefined) {
-    operation.refuse('stream', `${name} has no streams.`);
-  }
+function readStream(operation: Section): StreamTerms {
   const section = operation.child('stream', KEYS.stream);
   return {
     idleMs: section.number('idleMs', NUMBERS.streamIdleMs),

@@ -95,6 +95,10 @@ function countersIn(registry: Registry): Counted {
     'reason',
   ]);
   const finished = counter('tasks_finished_total', 'Tasks that the provider finished.', ['to']);
+  const streams = counter('streams_ended_total', 'Streams that were read to an end.', [
+    'to',
+    'failure_reason',
+  ]);
   const refunded = counter('tasks_refunded_total', 'Refunds that the provider confirmed.');
   const unreadable = counter('tasks_unreadable_total', 'Polls without a usable answer.', ['reason']);
   const stored = counter('assets_stored_total', 'Files brought in.');
@@ -126,6 +130,7 @@ function countersIn(registry: Registry): Counted {
     'spool:trouble': ({ action }) => spool.inc({ action }),
     'spool:unreplayed': ({ reason }) => unreplayed.inc({ reason }),
     'task:finished': ({ to }) => finished.inc({ to }),
+    'stream:ended': ({ to, failureReason }) => streams.inc({ to, failure_reason: failureReason ?? '' }),
     'task:refunded': () => refunded.inc(),
     'task:unreadable': ({ reason }) => unreadable.inc({ reason }),
     'asset:stored': (event) => {

@@ -13,6 +13,7 @@ import {
 } from '../../src/core/generation-request.ts';
 import {
   outcomeOfResponse,
+  outcomeOfStream,
   outcomeOfTransportFailure,
   outcomeOfUnidentified,
   WORKER_LOST,
@@ -152,6 +153,61 @@ describe('the first outcome of the attempt on the wire', () => {
     expect(settle(19)).not.toHaveProperty('attention');
     expect(settle(20)).toMatchObject({ to: 'queued', attention: 'returned_many_times' });
     expect(settle(5_000)).toMatchObject({ to: 'queued', attention: 'returned_many_times' });
+  });
+});
+
+describe('an answer that is a stream', () => {
+  const STARTED: AttemptEvidence = {
+    outcome: outcomeOfStream({ isError: false }),
+    httpStatus: 200,
+    providerTaskId: null,
+  };
+  const FAILED: AttemptEvidence = { ...STARTED, outcome: outcomeOfStream({ isError: true }) };
+  const streaming: RequestUnderLock = { ...SUBMITTING, mode: 'stream' };
+  const late = { ...streaming, isLate: true };
+
+  test.each<[string, RequestUnderLock, AttemptEvidence, Settlement]>([
+    ['is accepted without a task', streaming, STARTED, { to: 'accepted', providerTaskId: null }],
+    ['fails by its first event', streaming, FAILED, { to: 'failed', failureReason: 'provider' }],
+    [
+      'names nothing where no stream was asked for',
+      SUBMITTING,
+      STARTED,
+      { to: 'ambiguous', stateReason: 'accepted_without_task_id' },
+    ],
+    [
+      'is a task where it names one',
+      streaming,
+      { ...STARTED, providerTaskId: 'task-1' },
+      { to: 'accepted', providerTaskId: 'task-1' },
+    ],
+    [
+      'is unidentified without an event',
+      streaming,
+      answered(200),
+      { to: 'ambiguous', stateReason: 'accepted_without_task_id' },
+    ],
+    [
+      'completes a frozen request',
+      { ...late, state: 'ambiguous' },
+      STARTED,
+      { to: 'accepted', providerTaskId: null },
+    ],
+    ['withdraws a re-arm', { ...late, state: 'queued' }, FAILED, { to: 'failed', failureReason: 'provider' }],
+    [
+      'was paid though it had ended',
+      { ...late, state: 'cancelled' },
+      STARTED,
+      { to: 'unchanged', attention: 'paid_though_withdrawn' },
+    ],
+    [
+      'was paid twice under a later attempt',
+      { ...late, state: 'accepted', isLastAttempt: false },
+      STARTED,
+      { to: 'unchanged', attention: 'possibly_paid_twice' },
+    ],
+  ])('%s', (_name, request, evidence, settlement) => {
+    expect(decideSettlement(request, evidence)).toEqual(settlement);
   });
 });
 

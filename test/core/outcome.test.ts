@@ -1,11 +1,13 @@
 import { describe, expect, test } from 'vitest';
 import {
   classifyGenerationOutcome,
+  isOfStream,
   isUsableTaskId,
   type Outcome,
   outcomeAsTold,
   outcomeOfRepeatedSend,
   outcomeOfResponse,
+  outcomeOfStream,
   outcomeOfTransportFailure,
   outcomeOfUnidentified,
   WORKER_LOST,
@@ -210,6 +212,29 @@ describe('outcomeAsTold', () => {
       const outcome = outcomeOfResponse({ status, taskId: 'task-1' });
       expect(outcomeAsTold(outcome, false)).toBe(outcome);
     }
+  });
+});
+
+describe('a stream, by its first event', () => {
+  test('is the success of its submission', () => {
+    const outcome = outcomeOfStream({ isError: false });
+    expect(outcome).toMatchObject({ health: 'success', certainty: 'accepted', reason: 'stream_started' });
+    expect(isOfStream(outcome.reason)).toBe(true);
+  });
+
+  test('is accepted, and a failure of the provider, where it is an error', () => {
+    const outcome = outcomeOfStream({ isError: true });
+    expect(outcome).toMatchObject({
+      health: 'dependency_failure',
+      certainty: 'accepted',
+      reason: 'stream_failed',
+    });
+    expect(isOfStream(outcome.reason)).toBe(true);
+    expect(isOfStream('task_accepted')).toBe(false);
+  });
+
+  test('says nothing of the provider where the error is about the content', () => {
+    expect(outcomeOfStream({ isError: true, isContent: true })).toMatchObject({ health: 'none' });
   });
 });
 

@@ -306,6 +306,13 @@ describe('what a stream can carry', () => {
     ]);
   });
 
+  test('is asked of the fields of a request that wants one', () => {
+    const fields = { prompt: 'rain', stems: true };
+    const codes = (mode: 'async' | 'stream') =>
+      checkFields('text-to-music', fields, PREFLIGHT_RULES, mode).problems.map(({ code }) => code);
+    expect([codes('async'), codes('stream')]).toEqual([[], ['needs_async']]);
+  });
+
   test('is not asked of an operation without streams, or of a task', () => {
     expect(checkEncoded('text-to-sfx', { mode: 'stream', duration: '9' }, PREFLIGHT_RULES)).toEqual([]);
     expect(checkEncoded('text-to-music', { stems: 'true' }, PREFLIGHT_RULES)).toEqual([]);

@@ -48,6 +48,7 @@ const doubted = (columns: Columns) =>
 /** A request begins as `queued`, so what only other states forbid is tried on the way there. */
 const moved = (columns: Columns) => insertRequest(database, columns);
 const attempt = (columns: Columns) => insertAttempt(database, requestId, columns);
+const STREAM_END = { stream_ended_at: ago(0), stream_end: 'complete', stream_health: 'none' };
 const breaker = (columns: Columns) =>
   insert(database, 'circuit_breakers', {
     name: `test/${randomUUID()}`,
@@ -229,6 +230,11 @@ const FORBIDDEN: Readonly<Record<string, readonly (() => Promise<unknown>)[]>> =
     () => request({ next_poll_at: ago(0) }),
     () => moved({ state: 'rejected', next_poll_at: ago(0), provider_task_id: 'task' }),
   ],
+  generation_requests_only_streams_are_read: [
+    () => request({ reader_lease_until: ago(0) }),
+    () => moved({ state: 'accepted', reader_lease_until: ago(0) }),
+    () => moved({ state: 'accepted', mode: 'stream', provider_task_id: null, next_poll_at: null }),
+  ],
   generation_requests_attention_has_a_start: [
     () => request({ attention: 'overdue' }),
     () => request({ attention_since: ago(0) }),
@@ -257,6 +263,21 @@ const FORBIDDEN: Readonly<Record<string, readonly (() => Promise<unknown>)[]>> =
   submission_attempts_health_applied_after_settle: [
     () => attempt({ health_applied_at: ago(0), health_effect: 'counted' }),
     () => attempt(settledAs('unknown', { health_effect: null })),
+  ],
+  submission_attempts_stream_end_is_plain: [
+    () => attempt(settledAs('accepted', { ...STREAM_END, stream_end: 'a prompt' })),
+  ],
+  submission_attempts_stream_health_known: [
+    () => attempt(settledAs('accepted', { ...STREAM_END, stream_health: 'success' })),
+  ],
+  submission_attempts_stream_ends_as_a_whole: [
+    () => attempt(STREAM_END),
+    () => attempt(settledAs('accepted', { ...STREAM_END, stream_end: null })),
+  ],
+  submission_attempts_stream_health_applied_after_end: [
+    () =>
+      attempt(settledAs('accepted', { stream_health_applied_at: ago(0), stream_health_effect: 'counted' })),
+    () => attempt(settledAs('accepted', { ...STREAM_END, stream_health_effect: 'counted' })),
   ],
   installation_is_one_row: [() => doubted({ one: false })],
   settled_consumer_is_one_row: [

@@ -46,6 +46,8 @@ const NUMERIC_SETTINGS: readonly { path: string; min: number; max: number; byDef
   { path: `${OPERATION}.rearmQuarantineMs`, min: 0, max: 2_147_483_647, byDefault: 120_000 },
   { path: `${OPERATION}.maxSubmissions`, min: 1, max: 100, byDefault: 3 },
   { path: `${OPERATION}.maxRunMs`, min: 1_000, max: 86_400_000, byDefault: 600_000 },
+  { path: `${OPERATION}.stream.idleMs`, min: 50, max: 3_600_000, byDefault: 600_000 },
+  { path: `${OPERATION}.stream.totalMs`, min: 50, max: 86_400_000, byDefault: 1_800_000 },
   { path: 'worker.concurrency', min: 1, max: 1_000, byDefault: 8 },
   { path: 'worker.rescueIntervalMs', min: 100, max: 60_000, byDefault: 1_000 },
   { path: 'poller.intervalMs', min: 50, max: 3_600_000, byDefault: 3_000 },
@@ -183,6 +185,12 @@ describe('resolveConfig', () => {
       maxSubmissions: 3,
       resubmitOn: [],
       maxRunMs: 600_000,
+      mode: 'async',
+      stream: {
+        idleMs: 600_000,
+        totalMs: 1_800_000,
+        contentCodes: expect.arrayContaining(['CONTENT_POLICY']),
+      },
     };
     expect(resolveConfig({})).toEqual({
       database: { connectionStringEnv: 'DATABASE_URL' },
