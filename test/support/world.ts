@@ -99,6 +99,7 @@ export interface SongOptions {
   readonly prompt?: string;
   readonly account?: string;
   readonly operation?: 'text-to-music' | 'video-to-music';
+  readonly mode?: 'async' | 'stream';
   readonly submitBefore?: Date;
 }
 
