@@ -1256,9 +1256,9 @@ select
       when c.paused_until > s.now then format('%s limit of the provider: paused until %s', c.pause_kind,
         onetake.clock_text(c.paused_until, s.now))
       when r.mode = 'stream' and r.state_reason = 'unsent_own_doing' and (
-        select x.error_code = 'storage_not_configured' from onetake.submission_attempts x
+        select x.error_code in ('storage_not_configured', 'storage_unavailable') from onetake.submission_attempts x
         where x.request_id = r.id and x.attempt = r.submissions
-      ) then 'a worker with storage: a stream is stored as it comes'
+      ) then 'a worker with storage that it can write to: a stream is stored as it comes'
       when r.not_before > s.now then format('not before %s (%s)',
         onetake.clock_text(r.not_before, s.now), coalesce(replace(r.state_reason, '_', ' '), 'as asked'))
       when l.windows >= c.requests_per_minute then format('rate: %s of %s requests this minute, next slot in %s s',

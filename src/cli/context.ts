@@ -45,11 +45,13 @@ export function createContext(
     databaseVariable: () => variable,
     config,
     async withClient(work) {
-      const { config: resolved } = await config();
+      const { config: resolved, path } = await config();
       const connectionString = environment.connectionString(resolved);
+      // Without a file nothing is known of what the workers have, such as their storage.
+      const known = path === null ? {} : { config: resolved };
       // Only now: help, versions and refusals need no database driver, and answer at once.
       const { createClient } = await import('../runtime/client.ts');
-      const client = createClient({ connectionString, config: resolved });
+      const client = createClient({ connectionString, ...known });
       try {
         return await work(client);
       } finally {

@@ -83,7 +83,7 @@ export function showRequest(terminal: Terminal, request: RequestDetails): void {
       { title: 'attempt', value: (row) => `${row.attempt}${row.isProbe ? ' probe' : ''}` },
       { title: 'started', value: (row) => instant(row.startedAt) },
       { title: 'phase', value: (row) => row.phase?.replaceAll('_', ' ') ?? null },
-      { title: 'answer', value: (row) => row.httpStatus ?? row.errorCode, flexible: 'wrap' },
+      { title: 'answer', value: answerOf, flexible: 'wrap' },
       { title: 'bought', value: (row) => row.certainty ?? 'in flight' },
     ]);
   }
@@ -114,12 +114,17 @@ export function showRequest(terminal: Terminal, request: RequestDetails): void {
   if (request.attention !== null) {
     terminal.note(`Seen to it: onetake requests acknowledge ${shortId(request.id)} --reason '…'`);
   }
-  if (request.document !== null) {
+  if (request.document !== null && request.files.length === 0) {
     terminal.note('Its result is no file: client.get(id) of the library has it, as document.');
   }
   if (request.files.some((file) => file.storedAt === null)) {
     terminal.note('The files are still at the provider. client.get(id) of the library has their URLs.');
   }
+}
+
+function answerOf({ httpStatus, errorCode, streamEnd }: AttemptRow): string | number | null {
+  const answer = httpStatus ?? errorCode;
+  return streamEnd === null ? answer : `${answer}, ${streamEnd.replaceAll('_', ' ')}`;
 }
 
 function refundOf({ refunded, followedUntil }: UnclaimedTask): string {

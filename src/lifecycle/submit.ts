@@ -102,9 +102,8 @@ function cancelStream({ stream }: SubmissionOutcome): void {
 async function storageTrouble({ storage }: SubmissionContext): Promise<string | undefined> {
   if (storage === null) return 'storage_not_configured';
   try {
-    const ready = storage.prepare().then(() => storage.check());
     return await withDeadline<string | undefined>(
-      ready.then(() => undefined),
+      storage.checkWritable().then(() => undefined),
       STORAGE_TIMEOUT_MS,
       'storage_unavailable',
     );

@@ -38,6 +38,9 @@ export interface AttemptRow {
   readonly health: string | null;
   readonly healthEffect: string | null;
   readonly certainty: string | null;
+  /** Of an answer that is a stream: `complete`, or why it was not; null while it is read, and where there is none. */
+  readonly streamEnd: string | null;
+  readonly streamHealth: string | null;
 }
 
 export interface FileRow {
@@ -93,7 +96,8 @@ export async function listAttempts(sql: Sql, requestId: string): Promise<Attempt
   return rows(
     sql,
     `select attempt, is_probe as "isProbe", worker, started_at as "startedAt", settled_at as "settledAt", phase,
-  headers_sent as "headersSent", headers_sent_proof as "headersSentProof", http_status as "httpStatus", error_code as "errorCode", health, health_effect as "healthEffect", certainty
+  headers_sent as "headersSent", headers_sent_proof as "headersSentProof", http_status as "httpStatus", error_code as "errorCode", health, health_effect as "healthEffect", certainty,
+  stream_end as "streamEnd", stream_health as "streamHealth"
 from onetake.submission_attempts where request_id = $1 order by attempt`,
     [requestId],
   );

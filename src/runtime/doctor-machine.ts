@@ -2,6 +2,7 @@ import { randomBytes } from 'node:crypto';
 import { access, constants, readdir, rm, stat, writeFile } from 'node:fs/promises';
 import { dirname, join, resolve } from 'node:path';
 import { OnetakeError } from '../core/errors.ts';
+import { OPERATION_NAMES } from '../core/operations.ts';
 import type { ResultStorage } from '../storage/directory-storage.ts';
 import { createS3Storage } from '../storage/s3-storage.ts';
 import { createSpool } from '../storage/spool.ts';
@@ -11,7 +12,8 @@ import type { ResolvedConfig, ResolvedStorage } from './options.ts';
 
 /** The directories that this machine's processes write to. Makes none of them. */
 export async function examineMachine(config: ResolvedConfig): Promise<Check[]> {
-  return [await ofSpool(resolve(config.worker.spoolDirectory)), await ofStorage(config.storage)];
+  const streams = OPERATION_NAMES.some((name) => config.operations[name].mode === 'stream');
+  return [await ofSpool(resolve(config.worker.spoolDirectory)), await ofStorage(config.storage, streams)];
 }
 
 async function ofSpool(directory: string): Promise<Check> {
@@ -34,8 +36,14 @@ async function ofSpool(directory: string): Promise<Check> {
   );
 }
 
-async function ofStorage({ directory, s3, allowPrivateHosts }: ResolvedStorage): Promise<Check> {
+async function ofStorage(
+  { directory, s3, allowPrivateHosts }: ResolvedStorage,
+  streams: boolean,
+): Promise<Check> {
   if (s3 !== null) return ofBucket(createS3Storage(s3, allowPrivateHosts));
+  if (directory === null && streams) {
+    return fail('storage', 'none, and a configured mode asks for streams', 'They are stored as they come.');
+  }
   if (directory === null) return ok('storage', 'none: only the temporary addresses of files are kept');
   const problem = await problemOf(resolve(directory));
   if (problem === undefined) return ok('storage', 'writable');

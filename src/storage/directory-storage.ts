@@ -14,6 +14,8 @@ export interface ResultStorage extends ResultFetcher {
   prepare(): Promise<void>;
   /** Rejects when nothing could be stored now: a package, a bucket or a right is missing. */
   check(): Promise<void>;
+  /** Rejects when a file could not be begun now, as far as that can be told without a right that no file needs. */
+  checkWritable(): Promise<void>;
   /** For the sound of one answer that is a stream. Nothing is made before the first bytes. */
   storeStream(requestId: string): StreamFiles;
   /** Whether a stored file is there still, and as long as it was. Rejects when the storage can't tell. */
@@ -49,7 +51,8 @@ export function createDirectoryStorage(options: DirectoryStorageOptions): Result
     ...createResultFetcher(place, options.allowPrivateHosts),
     storeStream: (requestId) => storeStream(place, requestId),
     prepare: async () => {},
-    check: () => parts.check(),
+    check: async () => {},
+    checkWritable: () => parts.checkWritable(),
     has: (location, bytes) => hasStoredFile(root, location, bytes),
     open: (location, bytes) => openStoredFile(root, location, bytes),
   };

@@ -66,7 +66,7 @@ export class PartialFiles {
   }
 
   /** Whether a file could be begun now. */
-  async check(): Promise<void> {
+  async checkWritable(): Promise<void> {
     const draft = await this.begin('check', 0, null);
     await draft.discard(false);
   }

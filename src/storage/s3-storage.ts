@@ -30,6 +30,9 @@ export function createS3Storage(at: S3Location, allowPrivateHosts: boolean): Res
     async prepare() {
       objects.sdk();
     },
+    async checkWritable() {
+      objects.sdk();
+    },
     async check() {
       const { s3, client } = objects.sdk();
       await client.send(new s3.HeadBucketCommand({ Bucket: at.bucket }));

@@ -125,6 +125,11 @@ describe('bad input', () => {
     [['accounts', 'show'], 'invalid_option', /Unknown command 'show' of `onetake accounts`/],
     [['requests', 'list', '--limmit', '3'], 'invalid_option', /Unknown option '--limmit'/],
     [['requests', 'show'], 'invalid_option', /Missing required argument 'id'/],
+    [
+      ['enqueue', 'text-to-sfx', '--field', 'prompt=rain', '--mode', 'stream'],
+      'invalid_option',
+      /text-to-sfx has no streams/,
+    ],
     [['enqueue', 'text-to-musik'], 'unknown_operation', /Did you mean "text-to-music"\?/],
     [['enqueue', 'text-to-music', '--field', 'duration'], 'invalid_option', /--field "duration": expected/],
     [

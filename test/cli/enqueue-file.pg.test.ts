@@ -62,6 +62,7 @@ test('what can’t be done with a file is said', async () => {
     [['--file', '/nonexistent/jobs'], /can't be read \(ENOENT\)/],
     [['--file', tmpdir()], /expected a file/],
     [['text-to-music', '--file', broken], /an operation can't be given too/],
+    [['--mode', 'stream', '--file', broken], /--mode can't be given too/],
     [['--key', 'x', '--file', broken], /--key can't be given too/],
     [[], /operation: missing/],
   ] as const) {

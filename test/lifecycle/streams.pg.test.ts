@@ -2,7 +2,9 @@ import { mkdtemp, readdir, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { expect, it, onTestFinished } from 'vitest';
-import type { ProviderCall } from '../support/raw-provider.ts';
+import { createClient } from '../../src/index.ts';
+import { databaseProxy } from '../support/database-proxy.ts';
+import { hold, type ProviderCall } from '../support/raw-provider.ts';
 import {
   audioLines,
   begin,
@@ -47,6 +49,7 @@ it('a song is streamed into storage, and read back as it came', async () => {
     charge: 'charged',
     attention: null,
     document: { title: { title: 'A Waltz' } },
+    attempts: [{ certainty: 'accepted', httpStatus: 200, streamEnd: 'complete', streamHealth: 'none' }],
   });
   expect(request.files).toHaveLength(1);
   const [file] = request.files;
@@ -212,7 +215,7 @@ it('each stream of twenty in one process ends for itself, and a second worker ch
   await poor.runOnce();
   expect(world.posts()).toBe(0);
   expect(await world.request(first)).toMatchObject({ state: 'queued', charge: 'none' });
-  expect((await world.client.get(first))?.waitingFor).toMatch(/^a worker with storage/);
+  expect((await world.client.get(first))?.waitingFor).toMatch(/^a worker with storage that it can write to/);
   await poor.stop();
 
   const ids = new Map([['is whole, 19', first]]);
@@ -221,9 +224,10 @@ it('each stream of twenty in one process ends for itself, and a second worker ch
   }
   const workers = [world.worker(), world.worker()];
   for (const worker of workers) await worker.start();
+  for (const [prompt, id] of ids) if (prompt !== 'is a task after all') await ended(world, id);
+  await waitFor(() => workers.every(({ inFlight }) => inFlight === 0), { what: 'the slots to be free' });
   for (const [prompt, story] of stories) {
     const id = ids.get(prompt) ?? '';
-    if (prompt !== 'is a task after all') await ended(world, id);
     expect(await world.request(id), prompt).toMatchObject(story.request);
     expect(await world.attempt(id), prompt).toMatchObject(story.attempt ?? {});
     const { files = [] } = (await world.client.get(id)) ?? {};
@@ -236,7 +240,6 @@ it('each stream of twenty in one process ends for itself, and a second worker ch
         .map((sound, index) => ({ index, bytes: sound.length, sha256: sha256(sound) })),
     );
   }
-  await waitFor(() => workers.every(({ inFlight }) => inFlight === 0), { what: 'the slots to be free' });
   const succeeded = [...stories].filter(([, { files = 0 }]) => files > 0).map(([prompt]) => ids.get(prompt));
   expect((await published(storage.directory)).sort()).toEqual(succeeded.sort());
   expect(await readdir(join(storage.directory, '.partial'))).toEqual([]);
@@ -255,4 +258,85 @@ it('each stream of twenty in one process ends for itself, and a second worker ch
   );
   expect(due).toEqual([]);
   expect(world.events.filter(({ name }) => name === 'process:trouble')).toEqual([]);
+});
+
+it('is asked for by name: part of what the key names, and of operations that have streams', async () => {
+  const storage = { directory: await directory(), allowPrivateHosts: true };
+  const world = await openWorld({ provider: 'raw', config: { storage } });
+  const { client } = world;
+  const song = { operation: 'text-to-music', fields: { prompt: 'rain' } } as const;
+  const digestOf = async (requestKey: string) => {
+    const [row] = await world.database.query(
+      `select mode, fields->>'mode' as sent, payload_digest from onetake.generation_requests where request_key = $1`,
+      [requestKey],
+    );
+    return row as { mode: string; sent: string; payload_digest: string };
+  };
+  await client.enqueue([
+    { ...song, requestKey: 'silent' },
+    { ...song, requestKey: 'async', mode: 'async' },
+    { ...song, requestKey: 'stream', mode: 'stream' },
+  ]);
+  const [silent, async, stream] = [
+    await digestOf('silent'),
+    await digestOf('async'),
+    await digestOf('stream'),
+  ];
+  expect(silent).toMatchObject({ mode: 'async', sent: 'async' });
+  expect(async).toEqual(silent);
+  expect(stream).toMatchObject({ mode: 'stream', sent: 'stream' });
+  expect(stream.payload_digest).not.toBe(silent.payload_digest);
+  await expect(client.enqueue({ ...song, requestKey: 'stream' })).rejects.toMatchObject({
+    code: 'intent_mismatch',
+  });
+
+  const wrong = (more: object) => client.enqueue({ ...song, requestKey: 'wrong', ...more } as never);
+  await expect(wrong({ mode: 'live' })).rejects.toThrow("mode: expected 'async' or 'stream'.");
+  await expect(wrong({ operation: 'text-to-sfx', mode: 'stream' })).rejects.toThrow(
+    "mode: text-to-sfx has no streams; use 'async'.",
+  );
+  await expect(wrong({ fields: { prompt: 'rain', stems: true }, mode: 'stream' })).rejects.toMatchObject({
+    problems: [{ code: 'needs_async', field: 'stems' }],
+  });
+
+  const connectionString = world.database.connectionString;
+  const by = (config?: object) =>
+    createClient({ connectionString, ...(config === undefined ? {} : { config }) });
+  // Nobody has told it of a storage, so it can't know that there is none.
+  await using plain = by();
+  await plain.enqueue({ ...song, requestKey: 'plain', mode: 'stream' });
+  await using poor = by({});
+  await expect(poor.enqueue({ ...song, requestKey: 'poor', mode: 'stream' })).rejects.toMatchObject({
+    code: 'storage_not_configured',
+  });
+  await using streaming = by({ operations: { 'text-to-music': { mode: 'stream' } }, storage });
+  await streaming.enqueue({ ...song, requestKey: 'configured' });
+  // What a configuration adds is no part of the intent.
+  expect(await digestOf('configured')).toEqual({ ...silent, mode: 'stream', sent: 'stream' });
+});
+
+it('a database that is away when a stream ends is waited for', async () => {
+  const storage = { directory: await directory(), allowPrivateHosts: true };
+  const world = await openWorld({ provider: 'raw', config: { storage } });
+  const proxy = await databaseProxy(world.database.connectionString);
+  onTestFinished(() => proxy.stop());
+  world.raw.onPost = hold;
+  const id = await streamed(world, 'rain');
+  const worker = world.worker({ connectionString: proxy.connectionString });
+  await worker.start();
+  const call = await world.raw.post(1);
+  stream(call, TITLE, audioLines(soundOf('rain')));
+  await waitFor(async () => (await readdir(join(storage.directory, '.partial'))).length > 0, {
+    what: 'its first bytes',
+  });
+  await proxy.down();
+  call.response.end(COMPLETE);
+  await waitFor(
+    () => world.events.some(({ name, event }) => name === 'process:trouble' && event.loop === 'stream'),
+    { what: 'the trouble to be told' },
+  );
+  expect(await world.request(id)).toMatchObject({ state: 'accepted' });
+  await proxy.up();
+  expect(await ended(world, id)).toMatchObject(WHOLE);
+  expect((await world.client.get(id))?.files).toMatchObject([{ sha256: sha256(soundOf('rain')) }]);
 });

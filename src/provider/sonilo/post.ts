@@ -81,7 +81,11 @@ export async function postOnce(
     client?.destroy().catch(() => undefined);
   };
   if (reply.open !== undefined) {
-    void reply.open.over.then(endConnection).then(endWatch);
+    // Nobody waits for it, and a teardown that fails must not take the process with it.
+    void reply.open.over
+      .then(endConnection)
+      .finally(endWatch)
+      .catch(() => undefined);
     return { reply, watch, socket, gateClosed, closed: false, responseAgeMs: null };
   }
   endConnection();
