@@ -100,8 +100,17 @@ set stream_ended_at = clock_timestamp(), stream_end = 'stream_cut', stream_healt
     const [old, under] = [await started(world), await started(world)];
     const note = { actor: 'an operator', reason: 'maintenance' };
     await world.client.overrideBreaker({ name: 'sonilo/text-to-music', mode: 'forced_closed', ...note });
-    await end(world, under, CUT);
+    // Its worker is gone before the health is applied, which rescue does after the release.
+    const gone = new AbortController();
+    const dying = await world.process({
+      emit: (name) => {
+        if (name === 'stream:ended') gone.abort();
+      },
+    });
+    await settleStream(dying, under, { end: CUT, files: NO_FILES, bytes: 0 }, gone.signal);
+    expect(await effects(world, under)).toEqual(['nothing_to_apply', null]);
     await world.client.overrideBreaker({ name: 'sonilo/text-to-music', mode: 'released', ...note });
+    await rescue(world.ctx);
     expect(await effects(world, under)).toEqual(['nothing_to_apply', 'under_override']);
     await world.opened();
     const before = await world.breaker();
