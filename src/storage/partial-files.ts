@@ -51,8 +51,8 @@ export class PartialFiles {
         // Content before name before folder: in any other order a power cut leaves a whole name on half a file.
         await onDisk(handle.sync());
         await onDisk(handle.close());
-        settled = true;
         await onDisk(this.#publish(path, location, sha256));
+        settled = true;
         await this.#removeParts(requestId, index);
       },
       discard: async (keep) => {
