@@ -17,7 +17,10 @@ export interface Mutation {
   /** Too rare for the suite, or out of its sight: the tests alone. */
   readonly testsOnly?: true;
   /** Who is asked when the suite has seen nothing. */
-  readonly tests?: readonly { readonly project: 'core' | 'unit' | 'postgres' | 'chaos'; readonly file: string }[];
+  readonly tests?: readonly {
+    readonly project: 'core' | 'unit' | 'postgres' | 'chaos';
+    readonly file: string;
+  }[];
 }
 
 const edit = (file: string, find: string, replace: string): Edit => ({ file, find, replace });
