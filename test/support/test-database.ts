@@ -18,23 +18,67 @@ export interface TestDatabase {
   [Symbol.asyncDispose](): Promise<void>;
 }
 
+/** Rows that many tests begin with. */
+export interface Beginning {
+  /** Databases with the same one begin alike. */
+  readonly key: string;
+  /** Writes them; its connections are closed when it resolves. */
+  readonly write: (connectionString: string) => Promise<unknown>;
+}
+
 /** A fresh copy of the migrated template, for one test file or one test. */
-export async function createTestDatabase(): Promise<TestDatabase> {
+export async function createTestDatabase(beginning?: Beginning): Promise<TestDatabase> {
   const { connectionString: server, template } = inject('postgres');
-  const name = `${template.replace(/template$/, '')}${randomBytes(6).toString('hex')}`;
-  // Copied as files, a small database costs a third of what it costs through the log.
-  const clone = `create database ${name} template ${template} strategy file_copy`;
-  await onServer(server, (client) =>
-    waitFor(() => createUnlessBusy(client, clone), { what: `${template} to be free to clone` }),
+  const begun = beginning && (await templateOf(beginning));
+  const name = await clone(begun ?? template);
+  const database = openTestDatabase(urlOf(server, name), () =>
+    onServer((client) => client.query(`drop database if exists ${name} with (force)`)),
   );
-  const url = new URL(server);
-  url.pathname = `/${name}`;
-  const database = openTestDatabase(url.href, () =>
-    onServer(server, (client) => client.query(`drop database if exists ${name} with (force)`)),
-  );
-  // A clone is not what its template was confirmed as, and nothing would be submitted from it.
-  await database.query(`select onetake.confirm_installation('test', 'a clone of the template')`);
+  await database.query(CONFIRM);
+  if (begun === undefined) await beginning?.write(database.connectionString);
   return database;
+}
+
+/** A clone is not what its template was confirmed as, and nothing would be submitted from it. */
+const CONFIRM = `select onetake.confirm_installation('test', 'a clone of the template')`;
+
+/** By key; the second test that asks makes a template, of this process's own. */
+const beginnings = new Map<string, Promise<string> | 'asked once'>();
+
+async function templateOf({ key, write }: Beginning): Promise<string | undefined> {
+  const known = beginnings.get(key);
+  if (known === undefined) {
+    beginnings.set(key, 'asked once');
+    return undefined;
+  }
+  if (known !== 'asked once') return known;
+  const { connectionString: server, template } = inject('postgres');
+  const made = (async () => {
+    const name = await clone(template);
+    const client = new pg.Client({ connectionString: urlOf(server, name) });
+    await client.connect();
+    await client.query(CONFIRM).finally(() => client.end());
+    await write(urlOf(server, name));
+    return name;
+  })();
+  beginnings.set(key, made);
+  return made;
+}
+
+async function clone(template: string): Promise<string> {
+  const name = `${inject('postgres').template.replace(/template$/, '')}${randomBytes(6).toString('hex')}`;
+  // Copied as files, a small database costs a third of what it costs through the log.
+  const statement = `create database ${name} template ${template} strategy file_copy`;
+  await onServer((client) =>
+    waitFor(() => createUnlessBusy(client, statement), { what: `${template} to be free to clone` }),
+  );
+  return name;
+}
+
+function urlOf(server: string, database: string): string {
+  const url = new URL(server);
+  url.pathname = `/${database}`;
+  return url.href;
 }
 
 /** A database that is there already; `dropDatabase` ends it. */
@@ -92,12 +136,17 @@ async function createUnlessBusy(client: pg.Client, statement: string): Promise<t
   }
 }
 
-async function onServer<T>(connectionString: string, work: (client: pg.Client) => Promise<T>): Promise<T> {
-  const client = new pg.Client({ connectionString });
-  await client.connect();
-  try {
-    return await work(client);
-  } finally {
-    await client.end();
-  }
+/** Kept open: a connection costs as much as what it is used for here. */
+let administrator: Promise<pg.Client> | undefined;
+
+async function onServer<T>(work: (client: pg.Client) => Promise<T>): Promise<T> {
+  administrator ??= (async () => {
+    const client = new pg.Client({ connectionString: inject('postgres').connectionString });
+    client.on('error', () => {
+      administrator = undefined;
+    });
+    await client.connect();
+    return client;
+  })();
+  return work(await administrator);
 }

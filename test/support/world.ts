@@ -105,8 +105,6 @@ export interface SongOptions {
 
 /** A database, a provider and a configuration of one test's own; everything ends with the test. */
 export async function openWorld(options: WorldOptions = {}): Promise<World> {
-  const database = options.database ?? (await createTestDatabase());
-  onTestFinished(() => database.drop());
   let clockOffset = 0;
   const simulator = createSimulator({
     runTimeMs: 1_000,
@@ -136,11 +134,14 @@ export async function openWorld(options: WorldOptions = {}): Promise<World> {
       },
     },
     operations: { 'text-to-music': operation, 'video-to-music': operation },
-    poller: { intervalMs: 50, maxIntervalMs: 50 },
+    poller: { intervalMs: 100, maxIntervalMs: 100 },
     ...options.config,
-    worker: { rescueIntervalMs: 100, spoolDirectory, ...options.config?.worker },
+    worker: { rescueIntervalMs: 300, spoolDirectory, ...options.config?.worker },
   };
-  await migrate({ connectionString: database.connectionString, config });
+  const write = (connectionString: string) => migrate({ connectionString, config });
+  const database = options.database ?? (await createTestDatabase({ key: rowsOf(config), write }));
+  onTestFinished(() => database.drop());
+  if (options.database !== undefined) await write(database.connectionString);
   const client = createClient({ connectionString: database.connectionString, config });
   onTestFinished(() => client.stop());
   const events: SeenEvent[] = [];
@@ -252,6 +253,12 @@ export async function openWorld(options: WorldOptions = {}): Promise<World> {
     },
   };
   return world;
+}
+
+/** Of a configuration what becomes rows: the limits of accounts and the settings of breakers. */
+function rowsOf({ accounts, operations = {} }: OnetakeConfig): string {
+  const breakers = Object.entries(operations).map(([name, { breaker }]) => [name, breaker]);
+  return JSON.stringify([accounts, breakers]);
 }
 
 /** Every waiting or active job with everything that a touch would change. */
