@@ -39,8 +39,9 @@ const BLOCKS: readonly Blocked[] = [
     'the account is held',
     {},
     async (world) => {
+      // Of a refused key somebody would ask now and then, and write down when.
       await world.database.query(
-        `insert into onetake.account_holds (account, kind, since, epoch) values ('default', 'key_refused', now(), 0)`,
+        `insert into onetake.account_holds (account, kind, since, epoch) values ('default', 'payment_required', now(), 0)`,
       );
     },
   ],
