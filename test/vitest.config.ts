@@ -11,6 +11,16 @@ if (!process.argv.includes('--coverage')) {
   process.env['NODE_COMPILE_CACHE'] ??= `${root}node_modules/.cache/onetake-tests`;
 }
 
+/** Several processes at once, killed, stopped and cut off from each other, or deadlines that are waited for. */
+const LONG = [
+  'test/chaos/**/*.pg.test.ts',
+  'test/cli/demo/demo.pg.test.ts',
+  'test/cli/processes.pg.test.ts',
+  'test/cli/shutdown.pg.test.ts',
+  'test/lifecycle/rescue-many.pg.test.ts',
+  'test/runtime/stop.pg.test.ts',
+];
+
 export default defineConfig({
   root,
   test: {
@@ -36,9 +46,8 @@ export default defineConfig({
           testTimeout: 20_000,
         },
       },
-      onPostgres('postgres', ['test/**/*.pg.test.ts'], ['test/chaos/**']),
-      // Several processes at once, killed, stopped and cut off from each other: long, and apart for that.
-      onPostgres('chaos', ['test/chaos/**/*.pg.test.ts']),
+      onPostgres('postgres', ['test/**/*.pg.test.ts'], LONG),
+      onPostgres('chaos', LONG),
     ],
   },
 });
