@@ -1232,6 +1232,7 @@ select
   r.state,
   r.state_reason,
   r.failure_reason,
+  r.failure_code,
   r.result_status,
   case r.state
     when 'queued' then case

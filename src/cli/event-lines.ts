@@ -118,8 +118,8 @@ const DESCRIBE: Describe = {
     text: `${shortId(requestId)}  can't read its task (${answerOf(event)}), will again`,
     format: 'yellow',
   }),
-  'task:finished': ({ requestId, to, files }) => ({
-    text: `${shortId(requestId)}  ${to}${to === 'succeeded' ? `, ${files} file${files === 1 ? '' : 's'}` : ''}`,
+  'task:finished': ({ requestId, to, failureCode, files }) => ({
+    text: `${shortId(requestId)}  ${to}${to === 'succeeded' ? `, ${files} file${files === 1 ? '' : 's'}` : failureCode === null ? '' : ` (${failureCode})`}`,
     format: to === 'succeeded' ? 'green' : 'red',
   }),
   'stream:ended': ({ requestId, to, code, bytes }) => ({

@@ -30,6 +30,7 @@ export function requestJson(request: RequestDetails) {
     state: request.state,
     stateReason: request.stateReason,
     failureReason: request.failureReason,
+    failureCode: request.failureCode,
     resultStatus: request.resultStatus,
     waitingFor: request.waitingFor,
     account: request.account,
@@ -66,6 +67,7 @@ export function showRequest(terminal: Terminal, request: RequestDetails): void {
   terminal.block([
     ['id', request.id],
     ['state', [request.state, reasonOf(request)].filter((part) => part !== '').join(': ')],
+    ['failure code', request.failureCode],
     ['waiting for', request.waitingFor],
     ['charge', CHARGE[request.charge] ?? request.charge],
     ['attention', request.attention?.replaceAll('_', ' ')],

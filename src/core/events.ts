@@ -125,7 +125,13 @@ export interface OnetakeEvents {
     httpStatus: number | null;
     errorCode: string | null;
   };
-  'task:finished': { requestId: string; to: 'succeeded' | 'failed'; files: number };
+  /** `failureCode`: which failure, as the provider names it; null of a success, and where it doesn't say. */
+  'task:finished': {
+    requestId: string;
+    to: 'succeeded' | 'failed';
+    failureCode: string | null;
+    files: number;
+  };
   /** Of an answer that is a stream, which has no task; `code` is `complete`, or why it was not. */
   'stream:ended': {
     requestId: string;

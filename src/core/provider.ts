@@ -93,7 +93,7 @@ export interface SubmissionOutcome extends Outcome {
 export interface TaskRead {
   readonly taskId: string;
   readonly operation: string;
-  /** As they were sent; empty where the task is followed for its money alone. */
+  /** As they were sent. */
   readonly fields: EncodedFields;
   readonly apiKey: string;
   readonly timeoutMs: number;
@@ -125,6 +125,7 @@ export type TaskReading =
       readonly document: ResultDocument | null;
       readonly warnings: readonly string[];
     }
+  /** `errorCode`: the provider's, at most 64 plain characters, and nothing that was sent. */
   | { readonly kind: 'failed'; readonly errorCode: string | null; readonly refunded: boolean | null }
   /** Told nothing about the task, which may well be fine: never its failure. */
   | {

@@ -79,7 +79,7 @@ async function applyReading(ctx: PollContext, task: DueTask, reading: TaskReadin
       }
       return;
     case 'failed':
-      await applyFailure(ctx, task, reading.refunded);
+      await applyFailure(ctx, task, reading);
       return;
     case 'succeeded':
       await applySuccess(ctx, task, reading);
@@ -97,15 +97,19 @@ async function applyReading(ctx: PollContext, task: DueTask, reading: TaskReadin
   }
 }
 
-async function applyFailure(ctx: PollContext, task: DueTask, refunded: boolean | null): Promise<void> {
+async function applyFailure(
+  ctx: PollContext,
+  task: DueTask,
+  { errorCode: failureCode, refunded }: Extract<TaskReading, { kind: 'failed' }>,
+): Promise<void> {
   const applied = await whileAccepted(ctx, task, async (tx) => {
     await freeSlot(tx, task);
     if (refunded === true) await takeRefund(tx, task);
     const watch =
       refunded === true ? null : { forMs: REFUND_WATCH_MS, nextMs: nextRefundLookMs(ctx.schedule, 0) };
-    await failRequest(tx, task.id, refunded, watch);
+    await failRequest(tx, task.id, { failureCode, refunded }, watch);
   });
-  if (applied) ctx.emit('task:finished', { requestId: task.id, to: 'failed', files: 0 });
+  if (applied) ctx.emit('task:finished', { requestId: task.id, to: 'failed', failureCode, files: 0 });
 }
 
 async function applySuccess(
@@ -148,7 +152,14 @@ async function applySuccess(
   const applied = await whileAccepted(ctx, task, async (tx) => {
     await succeedRequest(tx, task.id, { status, document, warnings: told });
   });
-  if (applied) ctx.emit('task:finished', { requestId: task.id, to: 'succeeded', files: files.length });
+  if (applied) {
+    ctx.emit('task:finished', {
+      requestId: task.id,
+      to: 'succeeded',
+      failureCode: null,
+      files: files.length,
+    });
+  }
 }
 
 /** At once, so that whoever follows a poller that died goes on behind it. */
@@ -172,7 +183,7 @@ async function applyLoss(
   );
   if (applied) {
     ctx.emit('asset:lost', { requestId: task.id, errorCode });
-    ctx.emit('task:finished', { requestId: task.id, to: 'succeeded', files: 0 });
+    ctx.emit('task:finished', { requestId: task.id, to: 'succeeded', failureCode: null, files: 0 });
   }
   return true;
 }

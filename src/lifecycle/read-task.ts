@@ -1,5 +1,6 @@
 import type { Provider, TaskRead, TaskReading } from '../core/provider.ts';
 import { withDeadline } from './pause.ts';
+import { printableCode } from './printable-code.ts';
 
 export interface ReadContext {
   readonly providerNamed: (name: string) => Provider | undefined;
@@ -26,7 +27,9 @@ export async function readTask(
       return provider.readTask({ taskId, operation, fields, apiKey, timeoutMs: ctx.readTimeoutMs });
     };
     // A key or a provider of the app's own may never come back; one hung task must not hold its place for ever.
-    return await withDeadline(read(), ctx.readTimeoutMs + READ_MARGIN_MS, unreadable('provider_silent'));
+    const silent = unreadable('provider_silent');
+    const reading = await withDeadline(read(), ctx.readTimeoutMs + READ_MARGIN_MS, silent);
+    return 'errorCode' in reading ? { ...reading, errorCode: printableCode(reading.errorCode) } : reading;
   } catch {
     return unreadable('provider_threw');
   }

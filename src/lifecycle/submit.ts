@@ -19,6 +19,7 @@ import type { AdmittedAttempt } from '../postgres/submission-attempts.ts';
 import type { SubmissionContext } from './context.ts';
 import { type OpenSources, openSources } from './open-sources.ts';
 import { withDeadline } from './pause.ts';
+import { printableCode } from './printable-code.ts';
 
 /**
  * The POST of one admitted attempt. No transaction is open. Resolves for everything that can happen; what
@@ -136,8 +137,6 @@ function unknown(errorCode: string): SubmissionOutcome {
   };
 }
 
-const PLAIN_CODE = /^[A-Za-z0-9_.:-]{1,64}$/;
-
 /**
  * The database refuses codes that are not plain and ids that are not usable. A provider that an app brought
  * along may report such, and its paid outcome must still be recorded.
@@ -162,7 +161,7 @@ function recordable(reported: SubmissionOutcome, asksForStream: boolean): Submis
       phase: phaseOf(outcome),
       ...headersSentOf(outcome),
       repeatedSend: repeatedSend === true,
-      errorCode: codeOf(errorCode),
+      errorCode: printableCode(errorCode),
       providerTaskId: taskId,
       httpStatus: within(httpStatus, 999),
       // Unknown is the careful reading: the POST then counts as arriving when its lease ends.
@@ -227,11 +226,6 @@ function isVerdict({ certainty, health, reason, evidence }: SubmissionOutcome): 
 function contradictsItself(certainty: Certainty, { headersSent, httpStatus, providerTaskId }: WireEvidence) {
   if (certainty === 'unsent' && (headersSent === true || typeof httpStatus === 'number')) return true;
   return (certainty === 'unsent' || certainty === 'refused') && isUsableTaskId(providerTaskId);
-}
-
-function codeOf(code: unknown): string | null {
-  if (code === null || code === undefined) return null;
-  return typeof code === 'string' && PLAIN_CODE.test(code) ? code : 'unprintable';
 }
 
 function phaseOf({ certainty, evidence: { phase } }: SubmissionOutcome): Phase {

@@ -78,7 +78,9 @@ returning a.stream_health_applied_at is null as "healthDue", s.freed as "freedSl
   return row ?? { healthDue: false, freedSlot: false };
 }
 
-/** It is paid for, and nobody can look whether the money comes back: that is for a person to ask. */
+/**
+ * After what the attempt tells of it was written. It is paid for, and nobody can look whether the money comes back: that is for a person to ask.
+ */
 export async function failStream(
   tx: Sql,
   id: string,
@@ -86,13 +88,20 @@ export async function failStream(
 ): Promise<void> {
   await tx.executeSql(
     `update onetake.generation_requests r
-set state = 'failed', failure_reason = $2, settled_at = clock_timestamp(), reader_lease_until = null,
-  provider_finished_at = coalesce(provider_finished_at, clock_timestamp()), charge = onetake.charge_of(id),
+set state = 'failed', failure_reason = $2, failure_code = f.code, settled_at = clock_timestamp(), reader_lease_until = null,
+  provider_finished_at = coalesce(provider_finished_at, clock_timestamp()), charge = onetake.charge_of(r.id),
   attention = coalesce(onetake.lasting_attention(attention), 'not_refunded'),
   attention_since = case
     when onetake.lasting_attention(attention) is not null then attention_since else clock_timestamp()
   end
-where id = $1`,
+from (
+  select case when t.code ~ '^[A-Za-z0-9_.:-]{1,64}$' then t.code else 'unprintable' end as code
+  from (
+    select coalesce(a.stream_end, a.error_code, 'stream_error') as code
+    from onetake.submission_attempts a where a.request_id = $1 order by a.attempt desc limit 1
+  ) t
+) f
+where r.id = $1`,
     [id, failureReason],
   );
 }

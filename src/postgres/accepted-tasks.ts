@@ -155,18 +155,18 @@ returning empty_reads as reads`,
 export async function failRequest(
   tx: Sql,
   id: string,
-  refunded: boolean | null,
+  told: { readonly failureCode: string | null; readonly refunded: boolean | null },
   watch: { readonly forMs: number; readonly nextMs: number } | null,
 ): Promise<void> {
   await tx.executeSql(
     `update onetake.generation_requests
-set state = 'failed', failure_reason = 'provider', settled_at = clock_timestamp(),
+set state = 'failed', failure_reason = 'provider', failure_code = $5, settled_at = clock_timestamp(),
   provider_finished_at = coalesce(provider_finished_at, clock_timestamp()), refunded = $2,
   charge = onetake.charge_of(id), poll_errors = 0, poll_trouble = null, ${END_ATTENTION},
   refund_watch_until = clock_timestamp() + $3 * interval '1 ms',
   next_poll_at = clock_timestamp() + $4 * interval '1 ms'
 where id = $1`,
-    [id, refunded, watch?.forMs ?? null, watch?.nextMs ?? null],
+    [id, told.refunded, watch?.forMs ?? null, watch?.nextMs ?? null, told.failureCode],
   );
 }
 

@@ -9,6 +9,8 @@ export interface RequestRow {
   readonly state: RequestState;
   readonly stateReason: string | null;
   readonly failureReason: string | null;
+  /** Of `failed`: which failure, as the provider names it, or how its stream ended. Null where nobody says. */
+  readonly failureCode: string | null;
   readonly resultStatus: string | null;
   readonly waitingFor: string | null;
   readonly account: string;
@@ -58,7 +60,7 @@ export interface FileRow {
 }
 
 const OVERVIEW = `id, state, state_reason as "stateReason", failure_reason as "failureReason",
-  result_status as "resultStatus", waiting_for as "waitingFor", account, operation, request_key as "requestKey",
+  failure_code as "failureCode", result_status as "resultStatus", waiting_for as "waitingFor", account, operation, request_key as "requestKey",
   provider_task_id as "providerTaskId", charge, refunded, attention, warnings, created_at as "createdAt",
   settled_at as "settledAt"`;
 

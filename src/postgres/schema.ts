@@ -147,6 +147,8 @@ export const generationRequests = onetake.table(
     state: text('state', { enum: REQUEST_STATES }).notNull().default('queued'),
     stateReason: text('state_reason'),
     failureReason: text('failure_reason'),
+    // Which failure, as the provider or we name it; null where nobody says.
+    failureCode: text('failure_code'),
     resultStatus: text('result_status'),
     charge: text('charge').notNull().default('none'),
     // The form fields as they go on the wire, our defaults included.
@@ -221,6 +223,10 @@ export const generationRequests = onetake.table(
       sql.raw(
         `(state = 'failed') = (failure_reason is not null) and failure_reason in ('provider', 'stream_interrupted', 'abandoned')`,
       ),
+    ),
+    check(
+      'generation_requests_only_a_failure_has_its_code',
+      sql.raw(`failure_code is null or state = 'failed'`),
     ),
     check(
       'generation_requests_succeeded_has_a_result',

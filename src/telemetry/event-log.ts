@@ -19,6 +19,7 @@ const ALLOWED: ReadonlySet<string> = new Set([
   'code',
   'count',
   'errorCode',
+  'failureCode',
   'failureReason',
   'files',
   'from',

@@ -22,7 +22,11 @@ const STARTED = outcomeOf(outcomeOfStream({ isError: false }), {
   httpStatus: 200,
   closed: false,
 });
-const FAILED_AT_ONCE = { ...STARTED, ...outcomeOfStream({ isError: true }) };
+const FAILED_AT_ONCE = {
+  ...STARTED,
+  ...outcomeOfStream({ isError: true }),
+  evidence: { ...STARTED.evidence, errorCode: 'FAL_ERROR' },
+};
 const CUT: StreamEnd = { kind: 'interrupted', errorCode: 'stream_cut' };
 const COMPLETE: StreamEnd = { kind: 'complete', streams: 1, document: null };
 
@@ -128,6 +132,7 @@ describe('the start of a stream', () => {
     expect(await world.request(attempt.requestId)).toMatchObject({
       state: 'failed',
       failure_reason: 'provider',
+      failure_code: 'FAL_ERROR',
       charge: 'charged',
       attention: 'not_refunded',
     });
@@ -155,6 +160,7 @@ describe('the start of a stream', () => {
     expect(await world.request(attempt.requestId)).toMatchObject({
       state: 'failed',
       failure_reason: 'stream_interrupted',
+      failure_code: 'reader_lost',
       reader_lease_until: null,
     });
     expect(await world.attempt(attempt.requestId)).toMatchObject({

@@ -18,6 +18,7 @@ const SHOW_KEYS = [
   'state',
   'stateReason',
   'failureReason',
+  'failureCode',
   'resultStatus',
   'waitingFor',
   'account',

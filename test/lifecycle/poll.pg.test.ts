@@ -234,9 +234,14 @@ describe('a task', () => {
     expect(await world.request(world.id)).toMatchObject({
       state: 'failed',
       failure_reason: 'provider',
+      failure_code: 'generation_failed',
       charge: 'charged',
       refunded: false,
     });
+    expect(await world.client.get(world.id)).toMatchObject({ failureCode: 'generation_failed' });
+    expect(world.events.filter(({ name }) => name === 'task:finished').map(({ event }) => event)).toEqual([
+      { requestId: world.id, to: 'failed', failureCode: 'generation_failed', files: 0 },
+    ]);
     expect((await world.attempt(world.id))['slot_freed_at']).not.toBeNull();
     for (const answer of [failed(false), (call: ProviderCall) => call.answer(500), processing]) {
       world.raw.onGet = answer;

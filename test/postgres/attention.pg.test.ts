@@ -45,7 +45,7 @@ const MOVES: Readonly<Record<string, readonly [RequestState, Move]>> = {
     },
   ],
   rejection: ['submitting', (id) => rejectRequest(sql, id, 'request_refused')],
-  failure: ['accepted', (id) => failRequest(sql, id, null, null)],
+  failure: ['accepted', (id) => failRequest(sql, id, { failureCode: null, refunded: null }, null)],
   success: ['accepted', (id) => succeedRequest(sql, id, { status: 'linked', document: null, warnings: [] })],
   'success without a file': [
     'accepted',

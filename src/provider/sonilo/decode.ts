@@ -1,6 +1,7 @@
 import type { TaskRead, TaskReading } from '../../core/provider.ts';
 import { isJsonObject, type JsonObject } from './body.ts';
 import { decodeResult } from './decode-result.ts';
+import { providerCode } from './provider-code.ts';
 import { plainCode } from './transport-errors.ts';
 
 /** The part of a submission's answer that means anything to us. */
@@ -27,27 +28,27 @@ export function decodeSubmissionAnswer(body: unknown): SubmissionAnswer {
 }
 
 /** A 200 of `GET /v1/tasks/{id}`. `body` is undefined when it could not be read. */
-export function decodeTask(body: unknown, read: Omit<TaskRead, 'apiKey' | 'timeoutMs'>): TaskReading {
+export function decodeTask(body: unknown, read: Omit<TaskRead, 'timeoutMs'>): TaskReading {
   if (!isJsonObject(body)) return unreadableTask('body', null);
   // Another task's song must not become this request's.
   if (typeof body['task_id'] === 'string' && body['task_id'] !== read.taskId) {
     return unreadableTask('body', 'task_id_mismatch');
   }
   if (typeof body['status'] !== 'string') return unreadableTask('body', null);
-  const status = body['status'].trim().toLowerCase();
-  switch (status) {
+  const status = body['status'].trim();
+  switch (status.toLowerCase()) {
     case 'processing':
       return { kind: 'processing' };
     case 'succeeded':
     case 'completed':
       return decodeResult(body, read);
     case 'failed':
-      return { kind: 'failed', errorCode: errorCodeOf(body['error']), refunded: refundedOf(body) };
+      return { kind: 'failed', errorCode: errorCodeOf(body['error'], read), refunded: refundedOf(body) };
     case 'canceled':
     case 'cancelled':
       return { kind: 'failed', errorCode: 'canceled', refunded: refundedOf(body) };
     default:
-      return unreadableTask('unknown_status', plainCode(status));
+      return unreadableTask('unknown_status', providerCode(status, read)?.toLowerCase() ?? null);
   }
 }
 
@@ -60,6 +61,6 @@ function refundedOf(body: JsonObject): boolean | null {
   return typeof body['refunded'] === 'boolean' ? body['refunded'] : null;
 }
 
-function errorCodeOf(error: unknown): string | null {
-  return plainCode(isJsonObject(error) ? error['code'] : error);
+function errorCodeOf(error: unknown, read: Omit<TaskRead, 'timeoutMs'>): string | null {
+  return providerCode(isJsonObject(error) ? error['code'] : error, read);
 }

@@ -5,7 +5,8 @@ import { isJsonObject, jsonOf, retryAfterOf } from './body.ts';
 import { decodeTask } from './decode.ts';
 import { exchange, type Reply } from './exchange.ts';
 import { headersFor } from './headers.ts';
-import { plainCode, transportErrorCode, withoutKey } from './transport-errors.ts';
+import { providerCode } from './provider-code.ts';
+import { transportErrorCode } from './transport-errors.ts';
 
 const MAX_TASK_BYTES = 4_194_304;
 
@@ -44,7 +45,7 @@ function readingOf(reply: Reply, read: TaskRead): TaskReading {
   }
   const body = jsonOf(reply, MAX_TASK_BYTES);
   if (reply.status !== 200) {
-    const code = isJsonObject(body) ? withoutKey(plainCode(body['code']), read.apiKey) : null;
+    const code = isJsonObject(body) ? providerCode(body['code'], read) : null;
     return { ...unreadable('http_status', reply.status, code), retryAfterMs: retryAfterOf(reply) };
   }
   if (body !== undefined) return decodeTask(body, read);

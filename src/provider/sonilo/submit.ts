@@ -24,8 +24,9 @@ import {
   postOnce,
 } from './post.ts';
 import type { ProvenOracle } from './proven-oracle.ts';
+import { providerCode } from './provider-code.ts';
 import { MAX_STREAM_BYTES, readOpening } from './stream.ts';
-import { isOwnDoing, isUnsentByCode, plainCode, transportErrorCode, withoutKey } from './transport-errors.ts';
+import { isOwnDoing, isUnsentByCode, transportErrorCode } from './transport-errors.ts';
 
 /** One paid POST, at most once, whatever happens. Never rejects. */
 export async function submitOnce(
@@ -116,7 +117,7 @@ async function withOpenAnswer(
   submission: Submission,
 ): Promise<SubmissionOutcome> {
   const { status, open, terms } = answer;
-  const codeOf = (code: unknown) => withoutSecrets(plainCode(code), submission);
+  const codeOf = (code: unknown) => providerCode(code, submission);
   const opening = await readOpening(open, terms, codeOf);
   const responseAgeMs = Math.round(performance.now() - (end.reply.startedAt ?? performance.now()));
   if (opening.kind === 'whole') {
@@ -175,7 +176,7 @@ function withStatus(
       phase: reply.bodyEnd === 'cut' ? 'response_started' : 'answered',
       ...sent,
       httpStatus: status,
-      errorCode: accepted ? null : (withoutSecrets(answer.code, submission) ?? wireCode(reply)),
+      errorCode: accepted ? null : (providerCode(answer.code, submission) ?? wireCode(reply)),
       providerTaskId: accepted && typeof answer.taskId === 'string' ? answer.taskId : null,
       closed,
       responseAgeMs,
@@ -226,19 +227,4 @@ function wireCode(reply: Reply): string | null {
   if (reply.deadline === 'whole') return 'submission_deadline';
   if (reply.bodyEnd === 'too_large') return 'answer_too_large';
   return transportErrorCode(reply.error);
-}
-
-/** A provider that repeats what it was sent must not get it into our logs as its code. */
-function withoutSecrets(code: string | null, { apiKey, fields }: Submission): string | null {
-  if (code === null || Object.values(fields).some((value) => tellsOf(code, value))) return null;
-  // A part of the key is too much, and no code is one.
-  return apiKey.includes(code) ? null : withoutKey(code, apiKey);
-}
-
-/** Long enough to be a customer's own words, and no setting such as `m4a` that a code may well name. */
-const OWN_WORDS = 8;
-
-function tellsOf(code: string, value: string): boolean {
-  const words = value.trim();
-  return words.includes(code) || (words.length >= OWN_WORDS && code.includes(words));
 }

@@ -91,6 +91,22 @@ describe('the status', () => {
     });
   });
 
+  test.each([['Rain'], ['refused_harbour-at-dawn'], [API_KEY], [API_KEY.slice(0, 8)]])(
+    'tells no code %s, which repeats what was sent',
+    async (code) => {
+      const fields = { prompt: 'Rain', more: ' harbour-at-dawn ' };
+      const told = (body: object, status = 200) =>
+        readFrom(
+          { onRequest: (socket) => socket.write(response(status, JSON.stringify(body))) },
+          { fields },
+        ).then(({ reading }) => reading);
+      for (const error of [code, { code }])
+        expect(await told({ status: 'failed', error })).toMatchObject({ kind: 'failed', errorCode: null });
+      expect(await told({ status: code })).toEqual(unreadable('unknown_status'));
+      expect(await told({ code }, 500)).toEqual(unreadable('http_status', { httpStatus: 500 }));
+    },
+  );
+
   test('of another name says nothing of the task', async () => {
     expect(await reads({ status: 'queued' })).toEqual(unreadable('unknown_status', { errorCode: 'queued' }));
     expect(await reads({ status: 'in the queue' })).toEqual(unreadable('unknown_status'));
