@@ -211,6 +211,10 @@ const FORBIDDEN: Readonly<Record<string, readonly (() => Promise<unknown>)[]>> =
     () => moved({ state: 'failed', failure_reason: null }),
     () => moved({ state: 'failed', failure_reason: 'mood' }),
   ],
+  generation_requests_only_a_failure_has_its_code: [
+    () => request({ failure_code: 'CONTENT_POLICY' }),
+    () => moved({ state: 'succeeded', failure_code: 'CONTENT_POLICY' }),
+  ],
   generation_requests_succeeded_has_a_result: [
     () => request({ result_status: 'stored' }),
     () => moved({ state: 'succeeded', result_status: null }),
