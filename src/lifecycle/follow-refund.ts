@@ -1,8 +1,16 @@
 import { nextPollDelayMs, nextRefundLookMs, REFUND_WATCH_MS } from '../core/poll-schedule.ts';
 import type { TaskReading } from '../core/provider.ts';
-import { claimDueLooks, type DueLook, type Look, noteLook, settleAlarm } from '../postgres/followed-tasks.ts';
+import {
+  claimDueLooks,
+  type DueLook,
+  type Look,
+  type LookClaim,
+  noteLook,
+  settleAlarm,
+} from '../postgres/followed-tasks.ts';
 import { lockRequest } from '../postgres/generation-requests.ts';
 import { freeSlot, type PollContext } from './poll.ts';
+import { noteReadPath } from './read-path.ts';
 import { ACCOUNT_TROUBLE, readTask } from './read-task.ts';
 
 // Tasks that were accepted and belong to no request: paid twice, or paid though withdrawn. They are followed for
@@ -11,14 +19,15 @@ import { ACCOUNT_TROUBLE, readTask } from './read-task.ts';
 const CLAIM_MARGIN_MS = 15_000;
 
 /** Claims at most `limit` due looks; each is then made by `followTask`. */
-export async function claimLooks(ctx: PollContext, limit: number): Promise<DueLook[]> {
-  const leaseMs = ctx.readTimeoutMs + CLAIM_MARGIN_MS;
-  return ctx.database.retryingTransaction((tx) => claimDueLooks(tx, limit, leaseMs));
+export async function claimLooks(ctx: PollContext, limit: number): Promise<LookClaim> {
+  const terms = { limit, leaseMs: ctx.readTimeoutMs + CLAIM_MARGIN_MS, intervalMs: ctx.schedule.intervalMs };
+  return ctx.database.retryingTransaction((tx) => claimDueLooks(tx, terms));
 }
 
 /** Looks once at a claimed task and writes down what it learns. */
 export async function followTask(ctx: PollContext, task: DueLook): Promise<void> {
-  const reading = await readTask(ctx, { ...task, fields: {} });
+  const reading = await readTask(ctx, task);
+  await noteReadPath(ctx, task, reading);
   if (reading.kind === 'unreadable') {
     const { reason, httpStatus, errorCode } = reading;
     ctx.emit('task:unreadable', { requestId: task.requestId, reason, httpStatus, errorCode });

@@ -2,6 +2,7 @@ import type { EncodedFields } from '../core/operations.ts';
 import type { ResultDocument } from '../core/provider.ts';
 import { END_ATTENTION } from './attention.ts';
 import { rows, type Sql } from './database.ts';
+import { type ClaimTerms, HEED_READ_PAUSES } from './read-pauses.ts';
 
 // Accepted tasks and refund watches, as the poller sees them. Nothing here knows of breakers.
 
@@ -24,13 +25,6 @@ export interface DueTask {
   readonly probeOf: number | null;
 }
 
-export interface ClaimTerms {
-  readonly limit: number;
-  readonly leaseMs: number;
-  /** The wait, at most, of a task that comes due while another of its account is tried. */
-  readonly intervalMs: number;
-}
-
 export interface Claim {
   readonly tasks: readonly DueTask[];
   /** So many were due, and wait because the reads of their account are paused. */
@@ -42,42 +36,21 @@ export interface Claim {
  * poller that dies leaves nothing to repair. `now()` is this statement's own transaction's start; SKIP
  * LOCKED never waits, so it is not stale.
  *
- * A page is the front of the index generation_requests_due_polls, whatever accounts it belongs to. While the reads of
- * an account are paused its tasks move behind the pause, each once for each pause, so that they are in nobody's way;
- * after it one of them, claimed under the lock of the pause, tries the path for all.
+ * A page is the front of the index generation_requests_due_polls, whatever accounts it belongs to.
  */
 export async function claimDueTasks(sql: Sql, terms: ClaimTerms): Promise<Claim> {
   const claimed = await rows<DueTask & { waits: boolean }>(
     sql,
-    `with free_to_try as materialized (
-  select account from onetake.read_pauses
-  where since is not null and paused_until <= now() and (probe_until is null or probe_until <= now())
-  for no key update skip locked
-), page as materialized (
-  select id, account, next_poll_at from onetake.generation_requests
+    `with page as materialized (
+  select id, account, next_poll_at as due, state = 'failed' and refund_watch_until <= now() as is_over
+  from onetake.generation_requests
   where next_poll_at <= now()
   order by next_poll_at
   limit $1
   for no key update skip locked
-), sorted as materialized (
-  select g.id, g.account, p.failures, greatest(p.paused_until, now()) as paused_until,
-    p.account is not null and (
-      f.account is null or row_number() over (partition by g.account order by g.next_poll_at, g.id) > 1
-    ) as waits
-  from page g
-  left join onetake.read_pauses p on p.account = g.account and p.since is not null
-  left join free_to_try f on f.account = g.account
-), probes as (
-  update onetake.read_pauses p
-  set probe_until = now() + $2 * interval '1 ms'
-  from sorted s
-  where p.account = s.account and not s.waits
-)
+), ${HEED_READ_PAUSES}
 update onetake.generation_requests r
-set next_poll_at = case
-  when s.waits then s.paused_until + (0.1 + 0.9 * random()) * $3 * interval '1 ms'
-  else now() + $2 * interval '1 ms'
-end
+set next_poll_at = s.claimed_until
 from sorted s, onetake.accounts a
 where r.id = s.id and a.name = r.account
 returning r.id, r.account, r.operation, a.provider, r.provider_task_id as "taskId", r.fields, r.state,

@@ -1,4 +1,6 @@
+import type { EncodedFields } from '../core/operations.ts';
 import { rows, type Sql } from './database.ts';
+import { type ClaimTerms, HEED_READ_PAUSES } from './read-pauses.ts';
 
 // Accepted tasks that are not the task of their request, as the poller follows them for their money. Nothing here
 // knows of breakers.
@@ -14,11 +16,20 @@ export interface DueLook {
   readonly account: string;
   readonly operation: string;
   readonly provider: string;
+  readonly fields: EncodedFields;
   /** Since its POST. */
   readonly ageMs: number;
   /** Since it failed; null while it has not ended. */
   readonly sinceFailureMs: number | null;
   readonly errors: number;
+  /** Pauses in a row, where this is the one read that the account's pause lets through; else null. */
+  readonly probeOf: number | null;
+}
+
+export interface LookClaim {
+  readonly tasks: readonly DueLook[];
+  /** So many were due, and wait because the reads of their account are paused. */
+  readonly deferred: number;
 }
 
 /**
@@ -26,33 +37,37 @@ export interface DueLook {
  * nothing to repair. One whose time is over, or that its request has taken for its own task, is looked at no more.
  * Index: followed_tasks_due.
  */
-export async function claimDueLooks(tx: Sql, limit: number, leaseMs: number): Promise<DueLook[]> {
-  const claimed = await rows<DueLook & { isOver: boolean }>(
+export async function claimDueLooks(tx: Sql, terms: ClaimTerms): Promise<LookClaim> {
+  const claimed = await rows<DueLook & { isOver: boolean; waits: boolean }>(
     tx,
-    `update onetake.followed_tasks f
-set next_look_at = case when x.is_over then null else now() + $2 * interval '1 ms' end
-from (
-  select d.request_id, d.provider_task_id, a.started_at, r.operation, c.provider,
+    `with page as materialized (
+  select d.*, r.operation, r.fields,
     d.follow_until <= now() or d.provider_task_id is not distinct from r.provider_task_id as is_over
   from (
-    select request_id, provider_task_id, attempt_id, account, follow_until from onetake.followed_tasks
+    select request_id, provider_task_id, attempt_id, account, follow_until, next_look_at as due
+    from onetake.followed_tasks
     where next_look_at <= now()
     order by next_look_at
     limit $1
     for no key update skip locked
   ) d
   join onetake.generation_requests r on r.id = d.request_id
-  join onetake.submission_attempts a on a.id = d.attempt_id
-  join onetake.accounts c on c.name = d.account
-) x
-where f.request_id = x.request_id and f.provider_task_id = x.provider_task_id
-returning f.request_id as "requestId", f.provider_task_id as "taskId", f.account, x.operation, x.provider,
-  (extract(epoch from now() - x.started_at) * 1000)::float8 as "ageMs",
+), ${HEED_READ_PAUSES}
+update onetake.followed_tasks f
+set next_look_at = case when not s.is_over then s.claimed_until end
+from sorted s
+join onetake.submission_attempts a on a.id = s.attempt_id
+join onetake.accounts c on c.name = s.account
+where f.request_id = s.request_id and f.provider_task_id = s.provider_task_id
+returning f.request_id as "requestId", f.provider_task_id as "taskId", f.account, s.operation, s.fields, c.provider,
+  (extract(epoch from now() - a.started_at) * 1000)::float8 as "ageMs",
   (extract(epoch from now() - f.finished_at) * 1000)::float8 as "sinceFailureMs", f.look_errors as errors,
-  x.is_over as "isOver"`,
-    [limit, leaseMs],
+  s.failures as "probeOf", s.is_over as "isOver", s.waits`,
+    [terms.limit, terms.leaseMs, terms.intervalMs],
   );
-  return claimed.filter(({ isOver }) => !isOver);
+  const due = claimed.filter(({ isOver }) => !isOver);
+  const tasks = due.filter(({ waits }) => !waits);
+  return { tasks, deferred: due.length - tasks.length };
 }
 
 export interface Look {

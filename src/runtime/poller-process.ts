@@ -97,12 +97,12 @@ export function createPoller(options: ProcessOptions = {}): Poller {
     const { concurrency } = config.poller;
     const share = Math.max(1, Math.floor(concurrency / 4));
     const lookRoom = Math.min(concurrency - inFlight.size, share - looking.size);
-    const looks = lookRoom > 0 ? await claimLooks(ctx, lookRoom) : [];
-    for (const task of looks) start(followTask(ctx, task), [inFlight, looking]);
+    const looks = lookRoom > 0 ? await claimLooks(ctx, lookRoom) : { tasks: [], deferred: 0 };
+    for (const task of looks.tasks) start(followTask(ctx, task), [inFlight, looking]);
     const room = concurrency - inFlight.size;
     const { tasks, deferred } = room > 0 ? await claimTasks(ctx, room) : { tasks: [], deferred: 0 };
     for (const task of tasks) start(pollTask(ctx, task), [inFlight]);
-    return looks.length + tasks.length + deferred;
+    return looks.tasks.length + looks.deferred + tasks.length + deferred;
   };
   const polling = new Loop({
     round: async () => {

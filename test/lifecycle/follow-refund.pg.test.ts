@@ -183,6 +183,36 @@ values ($1, now(), 'late_answer', 'accepted', 'second')`,
     expect(await own(row['request_id'] as string)).toMatchObject({ attention: 'possibly_paid_twice' });
   });
 
+  it('waits while the reads of its account are paused, and tries them for all after it', async () => {
+    const { requestId } = await paidTwice();
+    await world.passTime(1_000);
+    await world.database.query(
+      `insert into onetake.read_pauses (account, since, paused_until, failures, reason)
+values ('default', clock_timestamp(), clock_timestamp() + interval '1 min', 3, 'http_503')`,
+    );
+    const poller = world.poller();
+    while ((await poller.runOnce()) > 0);
+    expect(world.raw.gets).toEqual([]);
+    const waiting =
+      'select next_look_at > paused_until as behind from onetake.followed_tasks, onetake.read_pauses';
+    expect(await world.database.query(waiting)).toEqual([{ behind: true }]);
+
+    answers = { first: (call) => call.answer(429, {}) };
+    await world.passTime(120_000);
+    while ((await poller.runOnce()) > 0);
+    // It alone, and it prolongs the pause.
+    expect([reads('first'), reads('second')]).toEqual([1, 0]);
+    const [pause] = await world.database.query(
+      'select failures, reason, probe_until from onetake.read_pauses',
+    );
+    expect(pause).toEqual({ failures: 4, reason: 'http_429', probe_until: null });
+
+    answers = { first: failed(true), second: succeeded };
+    for (let n = 0; n < 2; n++) await later(400_000);
+    expect(await world.request(requestId)).toMatchObject({ state: 'succeeded', attention: null });
+    expect(await world.database.query('select since from onetake.read_pauses')).toEqual([{ since: null }]);
+  });
+
   it('is watched for an hour from its end', async () => {
     await paidTwice();
     answers = { first: failed() };

@@ -86,7 +86,11 @@ const QUERIES: readonly [string, (sql: Sql) => Promise<unknown>, readonly string
     (sql) => sql.executeSql('select * from onetake.money_not_returned'),
     ['generation_requests_not_refunded'],
   ],
-  ['the claim of due looks', (sql) => claimDueLooks(sql, 4, 30_000), ['followed_tasks_due']],
+  [
+    'the claim of due looks',
+    (sql) => claimDueLooks(sql, { limit: 4, leaseMs: 30_000, intervalMs: 3_000 }),
+    ['followed_tasks_due'],
+  ],
   ['the next poll', nextDueInMs, ['generation_requests_due_polls', 'followed_tasks_due']],
   [
     'the list of ambiguous submissions',
