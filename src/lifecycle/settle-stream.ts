@@ -13,12 +13,15 @@ import { lockAttempt } from '../postgres/submission-attempts.ts';
 import type { StoredStreamFile } from '../storage/directory-storage.ts';
 import { applyHealth } from './apply-health.ts';
 import type { RescueContext, SubmissionContext } from './context.ts';
-import { pause, unlessGivenUp } from './pause.ts';
-import { endOfStorage, type ReadStream } from './read-stream.ts';
+import { pause, unlessGivenUp, withDeadline } from './pause.ts';
+import { discard, endOfStorage, keepLease, type ReadStream, STALLED } from './read-stream.ts';
 import type { AttemptIds } from './record-outcome.ts';
 
 /** Tries of a transaction that fails for another reason than a database that is away. */
 const TRIES = 600;
+
+/** For all files of one stream: megabytes may be on their way into a bucket. */
+const PUBLISH_MS = 120_000;
 
 /** What the end of a stream leaves behind. */
 interface Ending {
@@ -31,21 +34,24 @@ interface Ending {
 /**
  * Ends a request by its stream: files under their names, then one transaction, then the health. Published means that
  * the request is this attempt's still, by its lease before and by its row after: else nothing of it stays. Tried until
- * `giveUp` is aborted; then rescue ends it, when the lease is over.
+ * `giveUp` is aborted; then rescue ends it, when the lease is over. Files under way are `uncut` by a stop.
  */
 export async function settleStream(
   ctx: SubmissionContext,
   attempt: AttemptIds & { readonly operation: string; readonly fields: EncodedFields },
   { end, files, bytes }: ReadStream,
   giveUp: AbortSignal,
+  uncut: <T>(work: Promise<T>) => Promise<T> = (work) => work,
 ): Promise<void> {
   const ids = { attemptId: attempt.attemptId, requestId: attempt.requestId };
   const patiently = <T>(work: () => Promise<T>) => untilGivenUp(ctx, giveUp, work);
   let ending: Ending = endingOf(end, [], attempt);
   if (end.kind === 'complete') {
     const renewal = { leaseMs: READER_LEASE_MS, bytes };
-    if ((await patiently(() => renewReader(ctx.database, ids, renewal))) !== true) return files.discard();
-    const published = await files.publish();
+    if ((await patiently(() => renewReader(ctx.database, ids, renewal))) !== true) return discard(files);
+    const lease = keepLease(ctx, ids, { bytes: () => bytes });
+    const published = await uncut(withDeadline(files.publish(), PUBLISH_MS, STALLED));
+    lease.leave();
     ending =
       'reason' in published
         ? endingOf(endOfStorage(published.reason), [], attempt)
@@ -55,7 +61,7 @@ export async function settleStream(
   const recorded = await patiently(record);
   // One that was given up may be committed still, and then its files are recorded.
   const mayStand = ending.verdict.to === 'succeeded' && recorded?.isSuperseded !== true;
-  if (!mayStand) await files.discard();
+  if (!mayStand) await discard(files);
   if (recorded === undefined || recorded.isSuperseded) return;
   report(ctx, ids, ending, bytes);
   if (recorded.healthDue) await unlessGivenUp(giveUp, () => applyHealth(ctx, ids.attemptId));

@@ -143,7 +143,7 @@ export function createWorker(options: ProcessOptions = {}): Worker {
       if (isCommitted) known.ended(attempt.attemptId, outcome);
       if (!isCommitted || stream === undefined) return;
       const read = await uncut(readStream(ctx, attempt, stream));
-      if (read !== undefined) await settleStream(ctx, attempt, read, giveUp.signal);
+      if (read !== undefined) await settleStream(ctx, attempt, read, giveUp.signal, uncut);
     } finally {
       stream?.cancel();
     }

@@ -7,7 +7,8 @@ import { fileMissing, requireLocation } from './stored-file.ts';
 // What reads a bucket; an app that only opens files loads no more than this.
 
 const CONNECT_TIMEOUT_MS = 10_000;
-const REQUEST_TIMEOUT_MS = 60_000;
+/** Of one request, with what it sends, to its answer: 8 MiB at 70 kB/s. */
+const REQUEST_TIMEOUT_MS = 120_000;
 
 export interface S3Location {
   readonly bucket: string;
@@ -156,7 +157,12 @@ function loadSdk(at: S3Location): Sdk {
     // Stores that only speak like S3 don't all know the newer checksums; length and digest are held to by us.
     requestChecksumCalculation: 'WHEN_REQUIRED',
     responseChecksumValidation: 'WHEN_REQUIRED',
-    requestHandler: { connectionTimeout: CONNECT_TIMEOUT_MS, requestTimeout: REQUEST_TIMEOUT_MS },
+    requestHandler: {
+      connectionTimeout: CONNECT_TIMEOUT_MS,
+      requestTimeout: REQUEST_TIMEOUT_MS,
+      // By default it is written to the console, and waited on.
+      throwOnRequestTimeout: true,
+    },
   });
   return { s3, lib, client };
 }

@@ -8,6 +8,8 @@ import { storeStream } from './store-stream.ts';
 
 /** Of memory for a file under way, twice; and the smallest that every store takes is 5 MiB. */
 const PART_BYTES = 8 * 1024 * 1024;
+/** Of a bucket that keeps silent: nobody waits any longer for the end of an upload that is given up. */
+const ABORT_AFTER_MS = 5_000;
 
 /**
  * A bucket of S3, or of what speaks like it. Credentials are the SDK's own business: they are found by its chain, and
@@ -76,8 +78,10 @@ function beginUpload({ s3, lib, client }: Sdk, object: ObjectName, { contentType
       // Ended by an error, never by an end: what came so far must not become an object.
       body.on('error', () => undefined);
       body.destroy(new Error('discarded'));
-      await upload.abort().catch(() => undefined);
+      // By itself it waits for the part under way, and aborts the upload before it ends; `abort` does neither.
+      const silent = setTimeout(() => void upload.abort(), ABORT_AFTER_MS);
       await done.catch(() => undefined);
+      clearTimeout(silent);
     },
   };
 }

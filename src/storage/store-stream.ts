@@ -23,6 +23,8 @@ const ANNOUNCED = 'audio/mp4';
 export function storeStream(place: ResultPlace, requestId: string): StreamFiles {
   const files = new Map<number, StreamFile>();
   const published: string[] = [];
+  let isDiscarded = false;
+  const unpublish = (location: string) => place.remove(location).catch(() => undefined);
 
   return {
     write: (index, bytes) =>
@@ -42,16 +44,20 @@ export function storeStream(place: ResultPlace, requestId: string): StreamFiles 
         // Each is known for what it is before the first is shown.
         for (const file of files.values()) await file.recognise();
         for (const [, file] of [...files].sort(([a], [b]) => a - b)) {
+          if (isDiscarded) throw new StoreFault('storage', 'discarded');
           const one = await file.commit();
           published.push(one.location);
+          // Whoever waited for it has given it up.
+          if (isDiscarded) await unpublish(one.location);
           stored.push(one);
         }
         return stored;
       }),
 
     async discard() {
+      isDiscarded = true;
+      for (const location of published) await unpublish(location);
       for (const file of files.values()) await file.discard();
-      for (const location of published) await place.remove(location).catch(() => undefined);
     },
   };
 }

@@ -1,16 +1,16 @@
-import { createHash, randomUUID } from 'node:crypto';
+import { randomUUID } from 'node:crypto';
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, it, vi } from 'vitest';
-import type { ResultStorage } from '../../src/storage/directory-storage.ts';
+import type { ResultStorage, StreamFiles } from '../../src/storage/directory-storage.ts';
 import type { S3Location } from '../../src/storage/s3-objects.ts';
 import { createS3Storage } from '../../src/storage/s3-storage.ts';
 import { startChild } from '../support/children.ts';
 import { S3_ENVIRONMENT, type S3Server, startS3Server } from '../support/s3-server.ts';
+import { sha256, soundOf } from '../support/stream-provider.ts';
 import { waitFor } from '../support/wait-for.ts';
 import { type Answer, type FileServer, startFileServer, wav } from './file-server.ts';
 import { resultFile } from './storage-fixture.ts';
 
 const LARGE = wav(9 * 1024 * 1024);
-const sha256 = (bytes: Buffer) => createHash('sha256').update(bytes).digest('hex');
 
 let s3: S3Server;
 let storage: ResultStorage;
@@ -116,6 +116,49 @@ describe('a file', () => {
     await expect(storage.open(`${requestId}/0.wav`, null)).rejects.toMatchObject({ code: 'file_missing' });
     finish();
     expect(await stored).toMatchObject({ kind: 'stored', sha256: sha256(LARGE) });
+  });
+});
+
+describe('a stream', () => {
+  const write = async (files: StreamFiles, index: number, sound: Buffer) => {
+    for (let at = 0; at < sound.length; at += 1_000_003)
+      expect(await files.write(index, sound.subarray(at, at + 1_000_003))).toBeUndefined();
+  };
+  const objects = () =>
+    requestsFor().filter((request) => /^(PUT [^?]*(\?x-id=PutObject)?$|POST .*uploadId=)/.test(request));
+
+  it('is there byte for byte when it is published, and gone when nobody has recorded it', async () => {
+    const files = storage.storeStream(requestId);
+    const [large, small] = [soundOf('large', 9 * 1024 * 1024), soundOf('small')];
+    await write(files, 0, large);
+    await write(files, 1, small);
+    expect(objects()).toEqual([]);
+    const published = await files.publish();
+    expect(published).toMatchObject([
+      { index: 0, location: `${requestId}/0.m4a`, bytes: large.length, sha256: sha256(large) },
+      { index: 1, location: `${requestId}/1.m4a`, bytes: small.length, sha256: sha256(small) },
+    ]);
+    expect(sha256(await read(`${requestId}/0.m4a`, large.length))).toBe(sha256(large));
+    expect(sha256(await read(`${requestId}/1.m4a`, small.length))).toBe(sha256(small));
+    await files.discard();
+    expect(await storage.has(`${requestId}/0.m4a`, large.length)).toBe(false);
+  });
+
+  it('that is interrupted leaves neither an object nor an upload', async () => {
+    const files = storage.storeStream(requestId);
+    await write(files, 0, soundOf('large', 20 * 1024 * 1024));
+    await write(files, 1, soundOf('small'));
+    await waitFor(() => requestsFor().some((request) => request.includes('partNumber=1')), {
+      what: 'a part to be there',
+    });
+    await files.discard();
+    // Not in the background, where the end of the process would forget it.
+    await storage.check();
+    const isHead = (request: string) => request.startsWith('HEAD') && !request.includes(requestId);
+    await waitFor(() => isHead(s3.requests().at(-1) ?? ''), { what: 'the last request to be seen' });
+    expect(requestsFor().filter((request) => /^DELETE .*uploadId=/.test(request))).toHaveLength(1);
+    expect(requestsFor().filter((request) => /^POST .*\?uploads/.test(request))).toHaveLength(1);
+    expect(objects()).toEqual([]);
   });
 });
 

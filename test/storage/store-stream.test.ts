@@ -4,6 +4,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { expect, onTestFinished, test } from 'vitest';
 import { createDirectoryStorage } from '../../src/storage/directory-storage.ts';
+import { storeStream } from '../../src/storage/store-stream.ts';
 import { sha256, soundOf } from '../support/stream-provider.ts';
 
 async function open() {
@@ -58,6 +59,37 @@ test('what is thrown away leaves nothing', async () => {
   await files.discard();
   await files.discard();
   expect(await names('.partial')).toEqual([]);
+});
+
+test('what comes into place after it was given up goes again, and nothing follows it', async () => {
+  const held = Promise.withResolvers<void>();
+  const shown: string[] = [];
+  const draft = (location: string) => ({
+    write: async () => {},
+    commit: async () => {
+      await held.promise;
+      shown.push(location);
+    },
+    discard: async () => {},
+  });
+  const files = storeStream(
+    {
+      find: async () => null,
+      continues: () => false,
+      begin: async ({ location }) => draft(location),
+      remove: async (location) => {
+        shown.splice(shown.indexOf(location), 1);
+      },
+    },
+    randomUUID(),
+  );
+  await files.write(0, soundOf('first'));
+  await files.write(1, soundOf('second'));
+  const publishing = files.publish();
+  await files.discard();
+  held.resolve();
+  expect(await publishing).toMatchObject({ kind: 'failed', reason: 'storage' });
+  expect(shown).toEqual([]);
 });
 
 test.each([

@@ -8,6 +8,8 @@ export type BodyOver =
   /** No byte came for as long as is waited for one. */
   | 'idle'
   | 'deadline'
+  /** As the deadline, while nobody took what was there: not the peer's doing. */
+  | 'unread'
   | 'too_large'
   | 'cancelled';
 
@@ -144,7 +146,7 @@ export class OpenBody {
 
   #timer(msFromCall: number): NodeJS.Timeout {
     const leftMs = Math.max(0, msFromCall - (performance.now() - this.#terms.calledAt));
-    return setTimeout(() => this.#giveUp('deadline'), leftMs);
+    return setTimeout(() => this.#giveUp(this.#take === undefined ? 'unread' : 'deadline'), leftMs);
   }
 
   #wake(): void {

@@ -92,7 +92,7 @@ class KeptAnswer {
     const { how } = this.#body;
     const bodyEnd = this.#bytes > MAX_ANSWER_BYTES ? 'too_large' : how === 'complete' ? how : 'cut';
     const body = Buffer.concat(this.#pieces);
-    return { kind: 'whole', body, bodyEnd, deadline: how === 'deadline' ? 'whole' : null };
+    return { kind: 'whole', body, bodyEnd, deadline: how === 'deadline' || how === 'unread' ? 'whole' : null };
   }
 }
 
@@ -102,6 +102,7 @@ const CODE_OF: Readonly<Record<BodyOver, string>> = {
   cut: 'stream_cut',
   idle: 'stream_idle',
   deadline: 'stream_deadline',
+  unread: 'stream_unread',
   too_large: 'stream_too_large',
   cancelled: 'cancelled',
 };
@@ -198,7 +199,8 @@ class SoniloStream implements SubmissionStream {
   }
 
   #interrupted(errorCode: string): StreamEnd {
-    return this.#ended({ kind: 'interrupted', errorCode });
+    const isOurs = errorCode === CODE_OF.unread;
+    return this.#ended({ kind: 'interrupted', errorCode, ...(isOurs ? { isOurs } : {}) });
   }
 
   #ended(end: StreamEnd): StreamEnd {
