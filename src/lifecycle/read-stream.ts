@@ -89,7 +89,12 @@ export function discard(files: StreamFiles): Promise<void> {
 }
 
 const SILENT: StreamReading = { kind: 'interrupted', errorCode: 'provider_silent' };
-export const STALLED: StoreFailure = { kind: 'failed', reason: 'storage', httpStatus: null, errorCode: 'stalled' };
+export const STALLED: StoreFailure = {
+  kind: 'failed',
+  reason: 'storage',
+  httpStatus: null,
+  errorCode: 'stalled',
+};
 const THREW: StreamEnd = { kind: 'interrupted', errorCode: 'provider_threw' };
 
 /** What is no media that we know is the provider's doing; a disk or bucket is ours. */

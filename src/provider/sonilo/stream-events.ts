@@ -85,6 +85,9 @@ function titleOf({ title, summary, display_tags: tags }: JsonObject): ResultDocu
 /** jsonb holds neither NUL nor half a character. */
 function storable(text: string): string {
   // Cut first: a title of megabytes would stand in memory as an array of its characters.
-  const beginning = text.slice(0, 4 * TITLE_CHARACTERS).replaceAll('\u0000', '').toWellFormed();
+  const beginning = text
+    .slice(0, 4 * TITLE_CHARACTERS)
+    .replaceAll('\u0000', '')
+    .toWellFormed();
   return Array.from(beginning).slice(0, TITLE_CHARACTERS).join('');
 }

@@ -92,7 +92,12 @@ class KeptAnswer {
     const { how } = this.#body;
     const bodyEnd = this.#bytes > MAX_ANSWER_BYTES ? 'too_large' : how === 'complete' ? how : 'cut';
     const body = Buffer.concat(this.#pieces);
-    return { kind: 'whole', body, bodyEnd, deadline: how === 'deadline' || how === 'unread' ? 'whole' : null };
+    return {
+      kind: 'whole',
+      body,
+      bodyEnd,
+      deadline: how === 'deadline' || how === 'unread' ? 'whole' : null,
+    };
   }
 }
 

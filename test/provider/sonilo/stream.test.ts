@@ -222,6 +222,17 @@ describe('a stream is interrupted', () => {
     expect(end).toEqual({ kind: 'interrupted', errorCode: 'stream_too_large' });
   });
 
+  it('by nobody who reads it: our own doing', async () => {
+    const body = openBody();
+    const opening = readOpening(body, { ...TERMS, totalMs: 100 }, plain);
+    body.push(Buffer.from(START));
+    const stream = streamOf(await opening);
+    expect((await stream.read()).kind).toBe('audio');
+    expect(await body.over).toBe('unread');
+    const end = { kind: 'interrupted', errorCode: 'stream_unread', isOurs: true };
+    expect([await stream.read(), await stream.read()]).toEqual([end, end]);
+  });
+
   it('by whoever cancels it, and says so from then on', async () => {
     const stream = streamOf(await opened([START], null));
     expect((await stream.read()).kind).toBe('audio');
