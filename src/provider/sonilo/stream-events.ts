@@ -54,7 +54,8 @@ export function decodeEvent(line: string): StreamEvent {
 
 /** Nothing in a stream would tell that a piece of it is missing, so what can't be read is never passed over. */
 function decodeAudio(event: JsonObject): StreamEvent {
-  const { data, stream_index: index = 0, num_streams: streams } = event;
+  const { data, num_streams: streams } = event;
+  const index = event['stream_index'] ?? 0;
   if (typeof data !== 'string' || !isIndex(index)) return { kind: 'damaged' };
   const bytes = Buffer.from(data, 'base64');
   // Node takes much for base64 that is none; only canonical text comes out as it went in.

@@ -123,12 +123,16 @@ async function withOpenAnswer(
   if (opening.kind === 'whole') {
     const closed = opening.bodyEnd === 'complete' || (await end.socket.ended(CLOSE_WAIT_MS));
     const { kind, ...whole } = opening;
-    return withStatus(
+    const outcome = withStatus(
       { ...end, reply: { ...end.reply, ...whole }, closed, responseAgeMs },
       status,
       sent,
       submission,
     );
+    const isUnread = outcome.certainty === 'unknown' && outcome.evidence.errorCode === null;
+    if (!isUnread || !isEncoded(end.reply)) return outcome;
+    // We asked for none: somebody on the way has compressed it.
+    return { ...outcome, evidence: { ...outcome.evidence, errorCode: 'content_encoding' } };
   }
   const evidence = {
     phase: 'response_started',
@@ -154,6 +158,10 @@ async function withOpenAnswer(
     evidence: { ...evidence, errorCode: errorCode ?? 'stream_error' },
     retryAfterMs: null,
   };
+}
+
+function isEncoded({ headers }: Reply): boolean {
+  return !['', 'identity'].includes(String(headers['content-encoding'] ?? '').toLowerCase());
 }
 
 function withStatus(

@@ -1,6 +1,7 @@
 import { createHash, randomBytes } from 'node:crypto';
 import type { Socket } from 'node:net';
 import { setTimeout as wait } from 'node:timers/promises';
+import { gzipSync } from 'node:zlib';
 import { describe, expect, onTestFinished, test, vi } from 'vitest';
 import type { StreamTerms, SubmissionOutcome } from '../../../src/core/provider.ts';
 import { waitFor } from '../../support/wait-for.ts';
@@ -152,6 +153,18 @@ describe('an answer without an event', () => {
   ])('is accepted by nobody knows what: %s', async (_name, body) => {
     const { outcome } = await asked(answer(200, body));
     expect(outcome).toMatchObject({ certainty: 'unknown', reason: 'accepted_without_task_id', alert: true });
+  });
+
+  test('is none that we can read when somebody on the way has compressed it', async () => {
+    const body = gzipSync(`${TITLE}${audio(SOUND)}${COMPLETE}`);
+    const { outcome } = await asked((socket) => {
+      socket.write('HTTP/1.1 200 OK\r\ncontent-encoding: gzip\r\nconnection: close\r\n\r\n');
+      socket.end(body);
+    });
+    expect(outcome).toMatchObject({
+      reason: 'accepted_without_task_id',
+      evidence: { errorCode: 'content_encoding' },
+    });
   });
 
   test('is a refusal as ever', async () => {

@@ -150,6 +150,11 @@ describe('the bytes of a stream', () => {
 });
 
 describe('what is no event', () => {
+  it('is an index of null: the only stream there is', async () => {
+    const line = JSON.stringify({ type: 'audio_chunk', stream_index: null, num_streams: null, data: 'AAAA' });
+    expect((await read(`${line}\n${COMPLETE}\n`)).end).toMatchObject({ kind: 'complete', streams: 1 });
+  });
+
   test.each(['null', '5', '"x"', '[]', '{}', '{"type":5}', '{"type":"trace","x":1}', ' ', '\r'])(
     'such as %j is passed over',
     async (line) => {
