@@ -121,7 +121,7 @@ export type TaskReading =
   | {
       readonly kind: 'succeeded';
       readonly files: readonly ResultFile[];
-      /** A result that is no file, as JSON that a database can hold; null where there is none. */
+      /** What came beside or in place of files, as JSON that a database can hold; null where there is none. */
       readonly document: ResultDocument | null;
       readonly warnings: readonly string[];
     }

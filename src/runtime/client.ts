@@ -92,7 +92,7 @@ export interface RequestDetails extends RequestRow {
   /** Tasks that were accepted beside `providerTaskId`, and paid for unless refunded. */
   readonly otherTasks: readonly UnclaimedTask[];
   readonly files: readonly FileRow[];
-  /** A result that is no file: what `video-analysis` found. Null where there is none. */
+  /** What is no file: what `video-analysis` found, or the `title` of music. Null where there is none. */
   readonly document: ResultDocument | null;
 }
 

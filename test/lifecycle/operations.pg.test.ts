@@ -110,6 +110,8 @@ it('every operation passes preflight and the provider, and what it brings is sto
     expect(found.files.every(({ storedAt }) => storedAt !== null)).toBe(true);
     if (operation === 'video-analysis') {
       expect(found.document).toMatchObject({ segments: [{ start: 0 }, {}], variations: [{}, {}] });
+    } else if (['text-to-music', 'video-to-music'].includes(operation)) {
+      expect(found.document, operation).toMatchObject({ title: { title: expect.any(String) } });
     } else expect(found.document, operation).toBeNull();
   }
   expect(world.posts()).toBe(OPERATION_NAMES.length);

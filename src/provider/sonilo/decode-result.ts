@@ -7,6 +7,7 @@ import {
 } from '../../core/operations.ts';
 import type { ResultDocument, ResultFile, TaskReading } from '../../core/provider.ts';
 import { isJsonObject, type JsonObject } from './body.ts';
+import { titleDocument } from './title.ts';
 
 type Succeeded = Extract<TaskReading, { kind: 'succeeded' }>;
 
@@ -65,7 +66,9 @@ export function decodeResult(
   const byIndex = new Map<number, ResultFile>();
   for (const file of files) if (!byIndex.has(file.index)) byIndex.set(file.index, file);
   const sorted = [...byIndex.values()].sort((a, b) => a.index - b.index);
-  return { kind: 'succeeded', files: sorted, document, warnings: [...warnings] };
+  // Without a file there is nothing that it is the title of: the task has brought nothing.
+  const title = document === null && sorted.length > 0 ? titleDocument(body['title']) : null;
+  return { kind: 'succeeded', files: sorted, document: document ?? title, warnings: [...warnings] };
 }
 
 function shapeOf(operation: string): ResultShape {

@@ -13,6 +13,32 @@ const placed = (body: object, operation?: string, fields?: Record<string, string
       `${index}: ${kind} ${variant}${label === null ? '' : ` ${label}`} ${new URL(at).pathname.slice(1)}`,
   );
 
+describe('a title', () => {
+  const audio = { url: url('a') };
+  const titled = (title: unknown) => decode({ audio, title }).document;
+
+  test('is kept beside the files, as far as it is text, bounded and storable', () => {
+    const whole = { title: 'Harbour', summary: 'Slow brass.', display_tags: ['calm', 'brass'] };
+    expect(titled(whole)).toEqual({ title: whole });
+    expect(titled('Harbour')).toEqual({ title: { title: 'Harbour' } });
+    expect(titled({ title: 'a\u0000b\ud800', summary: 7, display_tags: [1, 'x'], more: 'y' })).toEqual({
+      title: { title: 'ab\ufffd', display_tags: ['x'] },
+    });
+    const long = titled({ title: 'a'.repeat(1_000_000), display_tags: Array(1_000).fill('b'.repeat(9_000)) });
+    expect(long).toEqual({
+      title: { title: 'a'.repeat(1_000), display_tags: Array(50).fill('b'.repeat(1_000)) },
+    });
+  });
+
+  test.each([[undefined], [null], [7], [[]], [{}], [{ title: 7 }]])('%j is none', (title) => {
+    expect(titled(title)).toBeNull();
+  });
+
+  test('without a file is no result', () => {
+    expect(decode({ audio: [], title: 'Harbour' })).toMatchObject({ files: [], document: null });
+  });
+});
+
 describe('audio', () => {
   const media = (audio: unknown) => decode({ audio });
 
