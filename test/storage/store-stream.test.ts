@@ -62,11 +62,12 @@ test('what is thrown away leaves nothing', async () => {
 });
 
 test('what comes into place after it was given up goes again, and nothing follows it', async () => {
-  const held = Promise.withResolvers<void>();
+  const [begun, held] = [Promise.withResolvers<void>(), Promise.withResolvers<void>()];
   const shown: string[] = [];
   const draft = (location: string) => ({
     write: async () => {},
     commit: async () => {
+      begun.resolve();
       await held.promise;
       shown.push(location);
     },
@@ -86,6 +87,7 @@ test('what comes into place after it was given up goes again, and nothing follow
   await files.write(0, soundOf('first'));
   await files.write(1, soundOf('second'));
   const publishing = files.publish();
+  await begun.promise;
   await files.discard();
   held.resolve();
   expect(await publishing).toMatchObject({ kind: 'failed', reason: 'storage' });
