@@ -1383,15 +1383,25 @@ join onetake.submission_attempts a on a.id = f.attempt_id
 where f.provider_task_id is distinct from r.provider_task_id
 order by f.since;
 --> statement-breakpoint
--- What was paid for, came to nothing and has not been given back: tasks and streams that failed, and tasks that belong
--- to no request. Whether the money of a stream came back nobody can look up: it has no task. `refunded` false is the provider's last word, null that it has said nothing. Oldest first.
+-- What was paid for, came to nothing and has not been given back: tasks and streams that failed, and those that belong
+-- to no request. Whether the money of a stream came back nobody can look up: it has no task. `refunded` false is the
+-- provider's last word, null that it has said nothing. Oldest first.
 create view onetake.money_not_returned as
-select r.id as request_id, r.account, r.operation, r.request_key, r.provider_task_id, r.failure_reason as why,
+select r.id as request_id, r.account, r.operation, r.request_key, r.provider_task_id,
+  coalesce(r.failure_reason, 'unclaimed') as why,
   r.settled_at as since, r.refunded,
   -- Null: nobody looks any more.
   case when r.next_poll_at is not null then r.refund_watch_until end as watched_until
 from onetake.generation_requests r
-where r.state = 'failed' and r.refunded is not true and (r.provider_task_id is not null or r.charge = 'charged')
+where r.state in ('failed', 'rejected', 'cancelled', 'expired') and r.refunded is not true
+  and (r.provider_task_id is not null or r.charge = 'charged')
+  -- Without a task of its own it was a stream that was paid for; what came to light as a task is listed as that.
+  and (r.provider_task_id is not null or exists (
+    select from onetake.submission_attempts a
+    left join onetake.attempt_evidence e on e.attempt_id = a.id and e.withdrawn_at is null
+      and e.certainty = 'accepted' and e.provider_task_id is null
+    where a.request_id = r.id and (e.id is not null or (a.certainty = 'accepted' and a.provider_task_id is null))
+  ))
 union all
 select u.request_id, u.account, u.operation, u.request_key, u.provider_task_id, 'unclaimed', u.since, u.refunded,
   u.followed_until

@@ -288,7 +288,7 @@ export const generationRequests = onetake.table(
       .on(table.settledAt)
       .where(
         sql.raw(
-          `state = 'failed' and refunded is not true and (provider_task_id is not null or charge = 'charged')`,
+          `state in ('failed', 'rejected', 'cancelled', 'expired') and refunded is not true and (provider_task_id is not null or charge = 'charged')`,
         ),
       ),
     index('generation_requests_newest').on(table.createdAt),

@@ -451,6 +451,31 @@ describe('money that was not returned', () => {
       since: ago(6_000),
       refunded: true,
     });
+    // Given up as unknown, and paid for after all: once, as its task.
+    const task = await failed({ failure_reason: 'abandoned', provider_task_id: null, charge: 'charged' });
+    const itsAttempt = await insertAttempt(database, task, settledAs('unknown', {}));
+    const late = {
+      attempt_id: itsAttempt,
+      seen_at: ago(4_000),
+      source: 'late_answer',
+      certainty: 'accepted',
+    };
+    await insert(database, 'attempt_evidence', { ...late, provider_task_id: 'late' });
+    await insert(database, 'followed_tasks', {
+      ...followed,
+      request_id: task,
+      attempt_id: itsAttempt,
+      provider_task_id: 'late',
+      since: ago(5_000),
+    });
+    const stream = await insertRequest(database, {
+      state: 'cancelled',
+      mode: 'stream',
+      charge: 'charged',
+      settled_at: ago(4_000),
+    });
+    const started = await insertAttempt(database, stream, settledAs('unknown', {}));
+    await insert(database, 'attempt_evidence', { ...late, attempt_id: started, http_status: 200 });
     expect(
       await database.query(
         'select request_id, provider_task_id, why, refunded, watched_until is not null as watched from onetake.money_not_returned',
@@ -459,6 +484,8 @@ describe('money that was not returned', () => {
       { request_id: watched, provider_task_id: 'watched', why: 'provider', refunded: false, watched: true },
       { request_id: given, provider_task_id: 'over', why: 'provider', refunded: null, watched: false },
       { request_id: id, provider_task_id: 'twice', why: 'unclaimed', refunded: null, watched: false },
+      { request_id: task, provider_task_id: 'late', why: 'unclaimed', refunded: null, watched: false },
+      { request_id: stream, provider_task_id: null, why: 'unclaimed', refunded: null, watched: false },
     ]);
   });
 });
