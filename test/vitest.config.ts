@@ -11,12 +11,15 @@ if (!process.argv.includes('--coverage')) {
   process.env['NODE_COMPILE_CACHE'] ??= `${root}node_modules/.cache/onetake-tests`;
 }
 
-/** Several processes at once, killed, stopped and cut off from each other, or deadlines that are waited for. */
+/** Several processes at once, killed, stopped and cut off from each other; deadlines that are waited for; new servers. */
 const LONG = [
   'test/chaos/**/*.pg.test.ts',
   'test/cli/demo/demo.pg.test.ts',
   'test/cli/processes.pg.test.ts',
   'test/cli/shutdown.pg.test.ts',
+  'test/embedded/ephemeral.test.ts',
+  'test/embedded/installation.test.ts',
+  'test/embedded/persistent.test.ts',
   'test/lifecycle/rescue-many.pg.test.ts',
   'test/runtime/stop.pg.test.ts',
 ];
@@ -41,7 +44,7 @@ export default defineConfig({
         test: {
           name: 'unit',
           include: ['test/**/*.test.ts'],
-          exclude: ['test/core/**', 'test/**/*.pg.test.ts'],
+          exclude: ['test/core/**', 'test/**/*.pg.test.ts', ...LONG],
           // A command line is a process, and a machine may be busy.
           testTimeout: 20_000,
         },
