@@ -129,9 +129,13 @@ function answerOf({ httpStatus, errorCode, streamEnd }: AttemptRow): string | nu
   return streamEnd === null ? answer : `${answer}, ${streamEnd.replaceAll('_', ' ')}`;
 }
 
-function refundOf({ refunded, followedUntil }: UnclaimedTask): string {
+export function refundOf(
+  row: Pick<UnclaimedTask, 'refunded'> &
+    ({ readonly followedUntil: Date | null } | { readonly watchedUntil: Date | null }),
+): string {
+  const { refunded } = row;
   if (refunded === true) return 'yes';
-  if (followedUntil !== null) return 'not yet';
+  if (('followedUntil' in row ? row.followedUntil : row.watchedUntil) !== null) return 'not yet';
   return refunded === null ? 'unknown' : 'no';
 }
 

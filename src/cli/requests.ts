@@ -2,11 +2,11 @@ import type { Command } from 'commander';
 import { OnetakeError } from '../core/errors.ts';
 import type { RequestState } from '../core/generation-request.ts';
 import type { OperatorNote } from '../postgres/operator-functions.ts';
-import type { RequestRow } from '../postgres/request-overview.ts';
+import type { RequestRow, UnrefundedRow } from '../postgres/request-overview.ts';
 import type { Environment } from '../runtime/environment.ts';
 import { stateNamed, wholeNumber } from './arguments.ts';
 import type { Runner } from './context.ts';
-import { OUTCOME_UNKNOWN, reasonOf, STATE_FORMAT, showRequest } from './request-view.ts';
+import { OUTCOME_UNKNOWN, reasonOf, refundOf, STATE_FORMAT, showRequest } from './request-view.ts';
 import { duration, shortId } from './text.ts';
 
 interface ListOptions {
@@ -49,6 +49,37 @@ export function addRequests(program: Command, run: Runner): void {
             if (rows.some((row) => row.state === 'ambiguous')) terminal.note(`ambiguous: ${OUTCOME_UNKNOWN}`);
             if (rows.length === options.limit)
               terminal.note(`The newest ${rows.length}; --limit shows more.`);
+          }
+          return undefined;
+        }),
+      ),
+    );
+  requests
+    .command('unrefunded')
+    .description('What was paid for, came to nothing and has not been given back, oldest first.')
+    .option('--account <name>', 'only of this account')
+    .option('--limit <n>', 'at most so many', wholeNumber('--limit', 1, 1_000), 50)
+    .addHelpText('after', '\nExample:\n  $ onetake requests unrefunded --account default')
+    .action(
+      run(({ terminal, withClient }, options: Pick<ListOptions, 'account' | 'limit'>) =>
+        withClient(async (client) => {
+          const rows = await client.listUnrefunded(options);
+          if (terminal.json) terminal.value(rows);
+          else if (rows.length === 0) terminal.note('Nothing that came to nothing is unrefunded.');
+          else {
+            const now = Date.now();
+            terminal.table<UnrefundedRow>(rows, [
+              { title: 'id', value: (row) => shortId(row.requestId) },
+              { title: 'account', value: (row) => row.account, flexible: true },
+              { title: 'operation', value: (row) => row.operation, flexible: true },
+              { title: 'age', value: (row) => duration(now - row.since.getTime()), align: 'right' },
+              { title: 'why', value: (row) => row.why.replaceAll('_', ' ') },
+              { title: 'refunded', value: refundOf },
+              { title: 'provider task', value: (row) => row.providerTaskId, flexible: 'wrap' },
+            ]);
+            terminal.note("Ask the provider. Seen to it: onetake requests acknowledge ID --reason '…'");
+            if (rows.length === options.limit)
+              terminal.note(`The oldest ${rows.length}; --limit shows more.`);
           }
           return undefined;
         }),

@@ -94,6 +94,42 @@ order by created_at desc`,
   );
 }
 
+export interface UnrefundedRow {
+  readonly requestId: string;
+  readonly account: string;
+  readonly operation: string;
+  readonly requestKey: string;
+  /** Null of a stream, which has no task. */
+  readonly providerTaskId: string | null;
+  /** Why the request failed; `unclaimed`: a task that belongs to no request. */
+  readonly why: 'provider' | 'stream_interrupted' | 'abandoned' | 'unclaimed';
+  readonly since: Date;
+  /** False: the provider's last word so far; null: it has said nothing. */
+  readonly refunded: false | null;
+  /** Null: nobody looks any more. */
+  readonly watchedUntil: Date | null;
+}
+
+export interface UnrefundedFilter {
+  readonly account?: string;
+  /** 1 to 1,000; default 50. */
+  readonly limit?: number;
+}
+
+/** Oldest first. */
+export async function listUnrefunded(sql: Sql, filter: UnrefundedFilter): Promise<UnrefundedRow[]> {
+  return rows(
+    sql,
+    `select request_id as "requestId", account, operation, request_key as "requestKey",
+  provider_task_id as "providerTaskId", why, since, refunded, watched_until as "watchedUntil"
+from onetake.money_not_returned
+where $1::text is null or account = $1
+order by since
+limit $2`,
+    [filter.account ?? null, filter.limit ?? 50],
+  );
+}
+
 export async function listAttempts(sql: Sql, requestId: string): Promise<AttemptRow[]> {
   return rows(
     sql,

@@ -2,7 +2,7 @@ import type { AccountLimits } from '../core/admission.ts';
 import type { BreakerOverride } from '../core/circuit-breaker.ts';
 import { OnetakeError, suggestion } from '../core/errors.ts';
 import { REQUEST_STATES } from '../core/generation-request.ts';
-import type { RequestFilter } from '../postgres/request-overview.ts';
+import type { RequestFilter, UnrefundedFilter } from '../postgres/request-overview.ts';
 import { isInstant } from './enqueue-options.ts';
 import { NUMBERS } from './options.ts';
 
@@ -38,6 +38,12 @@ export function checkFilter(filter: RequestFilter): RequestFilter {
   if (limit !== undefined && !isWholeNumber(limit, 1, MAX_LIST)) {
     throw invalid('limit', `expected a whole number from 1 to ${MAX_LIST}.`);
   }
+  return filter;
+}
+
+export function checkUnrefunded(filter: UnrefundedFilter): UnrefundedFilter {
+  checkKeys(filter, ['account', 'limit']);
+  checkFilter(filter);
   return filter;
 }
 

@@ -43,9 +43,12 @@ import {
   listAttempts,
   listFiles,
   listRequests,
+  listUnrefunded,
   type RequestFilter,
   type RequestRow,
   readDocument,
+  type UnrefundedFilter,
+  type UnrefundedRow,
 } from '../postgres/request-overview.ts';
 import { requireSchema } from '../postgres/schema-version.ts';
 import { JobQueue } from '../queue/boss.ts';
@@ -59,6 +62,7 @@ import {
   checkRecover,
   checkResolve,
   checkSettled,
+  checkUnrefunded,
   checkWait,
   type OverrideBreakerInput,
   type RecoverInput,
@@ -152,6 +156,11 @@ export interface Client {
   get(id: string): Promise<RequestDetails | undefined>;
   /** Newest first. Throws `unknown_account`, `unknown_operation` when nothing has such a name. */
   list(filter?: RequestFilter): Promise<RequestRow[]>;
+  /**
+   * What was paid for, came to nothing, and has not been given back as far as is known, oldest first. Throws
+   * `unknown_account`.
+   */
+  listUnrefunded(filter?: UnrefundedFilter): Promise<UnrefundedRow[]>;
   /**
    * Resolves at a terminal state, or when an operator is needed (`ambiguous`). However many wait, they share one
    * connection that listens; where none can, through a pooler, they share a look each second.
@@ -267,6 +276,11 @@ export function createClient(options: ClientOptions): Client {
     }
     return found;
   };
+  const unrefunded = async (filter: UnrefundedFilter): Promise<UnrefundedRow[]> => {
+    const found = await listUnrefunded(database, filter);
+    if (found.length === 0 && filter.account !== undefined) await requireAccount(filter.account);
+    return found;
+  };
   const requireAccount = async (name: string): Promise<void> => {
     const known = await listAccountNames(database);
     if (known.includes(name)) return;
@@ -378,6 +392,7 @@ export function createClient(options: ClientOptions): Client {
         const id = await requireId(given);
         return act((tx) => cancelRequest(tx, id, note));
       }),
+    listUnrefunded: (filter = {}) => explained(async () => unrefunded(checkUnrefunded(filter))),
     listAmbiguous: (filter = {}) =>
       explained(async () =>
         listAmbiguousSubmissions(

@@ -185,6 +185,45 @@ describe('onetake requests', () => {
     expect(stderr).toContain('Outcome unknown, possibly charged: do not resubmit it.');
   });
 
+  test('lists what came to nothing and has not been given back, oldest first, within 80 columns', async () => {
+    const { cli, database } = await setStage();
+    expect((await cli.run(['requests', 'unrefunded'])).stderr).toBe(
+      'Nothing that came to nothing is unrefunded.\n',
+    );
+    const failed = (columns: object) =>
+      insertRequest(database, {
+        state: 'failed',
+        failure_reason: 'provider',
+        settled_at: ago(0),
+        ...columns,
+      });
+    await failed({ refunded: true, provider_task_id: 'back' });
+    const watched = { next_poll_at: ago(-60_000), refund_watch_until: ago(-3_600_000) };
+    const newer = await failed({ provider_task_id: 'task-2', ...watched });
+    const older = await failed({
+      account: 'default',
+      provider_task_id: 'x'.repeat(60),
+      settled_at: ago(7_200_000),
+      refunded: false,
+    });
+    const rows = await cli.json<object[]>(['requests', 'unrefunded', '--account', 'default']);
+    expect(rows).toMatchObject([
+      { requestId: older, why: 'provider', refunded: false, watchedUntil: null },
+      { requestId: newer, providerTaskId: 'task-2', refunded: null, watchedUntil: expect.any(String) },
+    ]);
+    const keys = 'requestId account operation requestKey providerTaskId why since refunded watchedUntil';
+    expect(Object.keys(rows[0] as object).join(' ')).toBe(keys);
+    expect(await cli.json(['requests', 'unrefunded', '--limit', '1'])).toHaveLength(1);
+    const { stdout, stderr } = await cli.run(['requests', 'unrefunded'], { COLUMNS: '80' });
+    expect(stdout).toMatch(new RegExp(`\\n${older.slice(0, 8)} .* 2 h .* no `));
+    expect(stdout).toMatch(new RegExp(`\\n${newer.slice(0, 8)} .* not yet .*task-2`));
+    expect(stderr).toContain('onetake requests acknowledge');
+    expect(widestLine(stdout)).toBeLessThanOrEqual(80);
+    expect(await cli.error(['requests', 'unrefunded', '--account', 'other'])).toMatchObject({
+      code: 'unknown_account',
+    });
+  });
+
   test('shows one by the first 8 digits of its id, within 80 columns', async () => {
     const { cli, database } = await setStage();
     const { id } = await insertAmbiguous(database, { http_status: 502, phase: 'answered' });
