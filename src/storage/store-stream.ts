@@ -57,7 +57,8 @@ export function storeStream(place: ResultPlace, requestId: string): StreamFiles 
     async discard() {
       isDiscarded = true;
       for (const location of published) await unpublish(location);
-      for (const file of files.values()) await file.discard();
+      // Beside each other: one that keeps silent must not keep the others.
+      await Promise.all(Array.from(files.values(), (file) => file.discard()));
     },
   };
 }

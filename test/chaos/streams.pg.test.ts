@@ -4,9 +4,9 @@ import { join } from 'node:path';
 import { expect, it, onTestFinished } from 'vitest';
 import { READER_LEASE_MS } from '../../src/core/stream.ts';
 import { hold } from '../support/raw-provider.ts';
-import { audioLines, COMPLETE, sha256, soundOf, stream, TITLE } from '../support/stream-provider.ts';
+import { audioLines, begin, COMPLETE, sha256, soundOf, stream, TITLE } from '../support/stream-provider.ts';
 import { waitFor } from '../support/wait-for.ts';
-import { openWorld } from '../support/world.ts';
+import { LEASE_MS, openWorld } from '../support/world.ts';
 
 it('a reader that is killed, or stopped past its lease, publishes nothing; one that is told to end does first', async () => {
   const directory = await mkdtemp(join(tmpdir(), 'onetake-streams-'));
@@ -79,4 +79,33 @@ it('a reader that is killed, or stopped past its lease, publishes nothing; one t
   expect((await world.client.get(told.id))?.files).toMatchObject([{ sha256: sha256(sound) }]);
   expect(await world.request(other)).toMatchObject({ state: 'queued' });
   expect(world.posts()).toBe(3);
+});
+
+it('a worker that slept through its lease before the first event still brings what was paid for', async () => {
+  const directory = await mkdtemp(join(tmpdir(), 'onetake-streams-'));
+  onTestFinished(() => rm(directory, { recursive: true, force: true, maxRetries: 5 }));
+  const world = await openWorld({
+    provider: 'raw',
+    config: { storage: { directory, allowPrivateHosts: true } },
+  });
+  world.raw.onPost = hold;
+  const id = await world.song('asleep', { mode: 'stream' });
+  const child = await world.child('worker');
+  const call = await world.raw.post(1);
+  begin(call);
+  child.process.kill('SIGSTOP');
+  await world.passTime(LEASE_MS + 1);
+  await world.worker().runOnce();
+  expect(await world.request(id)).toMatchObject({ state: 'ambiguous', state_reason: 'worker_lost' });
+  const sound = soundOf('asleep');
+  call.response.end(TITLE + audioLines(sound) + COMPLETE);
+  child.process.kill('SIGCONT');
+  await waitFor(async () => (await world.request(id))['state'] === 'succeeded', {
+    what: 'its stream to end',
+  });
+  expect(await world.request(id)).toMatchObject({ charge: 'charged', attention: null, submissions: 1 });
+  expect((await world.client.get(id))?.files).toMatchObject([{ sha256: sha256(sound) }]);
+  // The outcome of the attempt stays what rescue has made of it.
+  expect(await world.attempt(id)).toMatchObject({ certainty: 'unknown', stream_end: 'complete' });
+  await child.kill('SIGKILL');
 });
