@@ -1272,6 +1272,9 @@ select
     end
     when 'submitting' then 'the provider''s answer'
     when 'accepted' then case
+      when r.poll_trouble = 'file_storage' then 'storage that can be written to: its files can''t be stored'
+      when r.poll_trouble like 'file\_%' then format('its files: they can''t be brought in (%s)',
+        replace(substr(r.poll_trouble, 6), '_', ' '))
       when r.attention = 'poll_failing' then format('the provider: its task can''t be read (%s)',
         coalesce(r.poll_trouble, 'no answer'))
       when r.reader_lease_until is not null then 'its stream' ||
@@ -1420,11 +1423,18 @@ left join lateral (
 where r.state = 'ambiguous'
 union all
 select 'request', r.id::text,
-  replace(r.attention, '_', ' ') || case when r.attention = 'poll_failing' then coalesce(': ' || r.poll_trouble, '') else '' end,
+  case
+    when r.attention = 'poll_failing' and r.poll_trouble = 'file_storage' then 'its files can''t be stored'
+    when r.attention = 'poll_failing' and r.poll_trouble like 'file\_%'
+      then 'its files can''t be brought in: ' || replace(substr(r.poll_trouble, 6), '_', ' ')
+    when r.attention = 'poll_failing' then concat_ws(': ', 'poll failing', r.poll_trouble)
+    else replace(r.attention, '_', ' ')
+  end,
   r.attention_since,
   case
-    -- The task is there and paid for; its key is what wants repair.
-    when r.attention = 'poll_failing' and r.poll_trouble in ('http_401', 'http_402', 'http_403') then 'onetake doctor'
+    -- The task is there and paid for; its key or the storage is what wants repair.
+    when r.attention = 'poll_failing' and r.poll_trouble in ('http_401', 'http_402', 'http_403', 'file_storage')
+      then 'onetake doctor'
     -- Only a person can say that nothing comes of it any more.
     when r.attention in ('overdue', 'poll_failing')
       then format('onetake ambiguous resolve %s --abandon --reason ''…''', r.id)

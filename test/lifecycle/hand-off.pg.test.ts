@@ -325,6 +325,7 @@ from onetake.generation_requests where id = $1`,
       await poller.runOnce();
     }
     expect(await world.request(unstored)).toMatchObject({ state: 'accepted', attention: 'poll_failing' });
+    expect((await world.client.get(unstored))?.waitingFor).toMatch(/^storage that can be written to/);
     await rename(away, world.directory);
     await world.passTime(600_000);
     await poller.runOnce();

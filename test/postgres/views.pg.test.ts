@@ -296,6 +296,16 @@ describe('request_overview.waiting_for', () => {
     const id = await insertRequest(database, { state: 'accepted', provider_finished_at: ago(0) });
     expect(await waitingFor(id)).toBe('its files');
   });
+
+  it.each([
+    ['file_storage', "storage that can be written to: its files can't be stored"],
+    ['file_http_status', "its files: they can't be brought in (http status)"],
+    ['http_404', "the provider: its task can't be read (http_404)"],
+  ])('says what stands in the way when the trouble is %s', async (poll_trouble, text) => {
+    const failing = { attention: 'poll_failing', attention_since: ago(0), poll_trouble };
+    const columns = { state: 'accepted', provider_finished_at: ago(0), ...failing } as const;
+    expect(await waitingFor(await insertRequest(database, columns))).toBe(text);
+  });
 });
 
 describe('ambiguous_submissions', () => {
@@ -533,6 +543,13 @@ describe('attention', () => {
   it.each([
     ['overdue', null, 'overdue', 'ambiguous resolve ID --abandon'],
     ['poll_failing', 'http_401', 'poll failing: http_401', 'doctor'],
+    ['poll_failing', 'file_storage', "its files can't be stored", 'doctor'],
+    [
+      'poll_failing',
+      'file_not_media',
+      "its files can't be brought in: not media",
+      'ambiguous resolve ID --abandon',
+    ],
     ['poll_failing', null, 'poll failing', 'ambiguous resolve ID --abandon'],
     ['result_empty', null, 'result empty', 'requests show ID'],
     ['not_refunded', null, 'not refunded', 'requests acknowledge ID'],
