@@ -46,6 +46,10 @@ describe('a good file', () => {
         await new Response(await fixture.storage.open(result.location, result.bytes)).arrayBuffer(),
       ).equals(file),
     ).toBe(true);
+    const has = (location: string, bytes: number) => fixture.storage.has(location, bytes);
+    expect(await has(result.location, result.bytes)).toBe(true);
+    expect(await has(result.location, result.bytes + 1)).toBe(false);
+    expect(await has(`${randomUUID()}/0.wav`, result.bytes)).toBe(false);
   });
 
   it('is asked for without Authorization', async () => {
