@@ -131,17 +131,25 @@ export class PartialFiles {
     for (const name of await this.#partsOf(requestId, index)) await this.#remove(name);
   }
 
-  /** The age is by this machine's clock, hence the wide margin. */
+  /** What runs that have died left: a day old by this machine's clock, or of a file that another run has brought in. */
   async #sweep(): Promise<void> {
     if (performance.now() < this.#sweepAt) return;
     this.#sweepAt = performance.now() + SWEEP_EVERY_MS;
     for (const name of await readdir(this.#folder).catch(() => [])) {
-      const modified = await stat(join(this.#folder, name)).then(
-        ({ mtimeMs }) => mtimeMs,
-        () => Number.POSITIVE_INFINITY,
-      );
-      if (Date.now() - modified > LEFTOVER_AGE_MS) await this.#remove(name);
+      if ((await this.#isOld(name)) || (await this.#isInPlace(name))) await this.#remove(name);
     }
+  }
+
+  async #isOld(name: string): Promise<boolean> {
+    const found = await stat(join(this.#folder, name)).catch(() => null);
+    return found !== null && Date.now() - found.mtimeMs > LEFTOVER_AGE_MS;
+  }
+
+  /** Whoever is still at it will find the same file there. */
+  async #isInPlace(name: string): Promise<boolean> {
+    const [requestId = '', index = ''] = name.split('.');
+    const files = await readdir(join(this.#root, requestId)).catch(() => []);
+    return files.some((file) => file.startsWith(`${index}.`));
   }
 
   #remove(name: string): Promise<void> {

@@ -123,6 +123,17 @@ it.skipIf(process.env['ONETAKE_KILLED_POLLERS_MS'] === undefined)(
       timeoutMs: 180_000,
     });
     await Promise.all(pollers.map((poller) => poller.kill('SIGTERM')));
+    // Of two that were at one file, the later may have been killed when it was in: the next process clears that away.
+    await world.song(`song ${++songs}`);
+    await worker.runOnce();
+    const last = world.poller();
+    await waitFor(
+      async () => {
+        await last.runOnce();
+        return (await open()) === 0;
+      },
+      { what: 'the last file', timeoutMs: 60_000 },
+    );
 
     const assets = await world.database.query<{
       request_id: string;

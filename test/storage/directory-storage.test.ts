@@ -155,16 +155,18 @@ describe('the disk', () => {
     expect(result).toEqual({ kind: 'failed', reason: 'storage', httpStatus: 200, errorCode: 'ENOTDIR' });
   });
 
-  it('is rid of what earlier runs left of a file once it is whole, and of what is a day old', async () => {
+  it('is rid of what earlier runs left of a file once it is whole, whoever brought it in, and of what is a day old', async () => {
     const folder = join(fixture.directory, '.partial');
     const left = (index: number, random: string) => `${fixture.requestId}.${index}.-.${random}`;
-    const [same, old, live] = [left(0, 'aa'), left(1, 'bb'), left(2, 'cc')];
+    const [same, old, live, late] = [left(0, 'aa'), left(1, 'bb'), left(2, 'cc'), left(3, 'dd')];
     await mkdir(folder);
-    for (const name of [same, old, live]) await writeFile(join(folder, name), 'half');
+    for (const name of [same, old, live, late]) await writeFile(join(folder, name), 'half');
+    await mkdir(join(fixture.directory, fixture.requestId));
+    await writeFile(join(fixture.directory, fixture.requestId, '3.wav'), 'whole');
     const longAgo = new Date(Date.now() - 86_500_000);
     await utimes(join(folder, old), longAgo, longAgo);
     await fixture.fetchFrom((_request, response) => response.end(wav(100)));
-    expect((await fixture.tree()).sort()).toEqual([live, '0.wav'].sort());
+    expect((await fixture.tree()).sort()).toEqual([live, '0.wav', '3.wav'].sort());
   });
 
   it('that goes away while the process runs is not made anew elsewhere, and is used again when it is back', async () => {
