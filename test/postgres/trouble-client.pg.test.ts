@@ -117,7 +117,10 @@ describe('waitForGeneration', () => {
     await waitFor(() => looks > 0, { what: 'it to have looked' });
     proxy.refuse();
     const tried = proxy.attempts.length;
-    await waitFor(() => proxy.attempts.length > tried + 8, { what: 'it to be refused again and again' });
+    await waitFor(() => proxy.attempts.length > tried + 4, {
+      what: 'it to be refused again and again',
+      timeoutMs: 35_000,
+    });
     await setColumns(database, id, { state: 'ambiguous', state_reason: 'transport' });
     proxy.pass();
     expect(await waiting).toMatchObject({ id, state: 'ambiguous' });
