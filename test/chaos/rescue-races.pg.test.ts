@@ -103,7 +103,7 @@ const A = 'insert into onetake.submission_attempts';
 const B1 = 'with terms as materialized';
 
 interface Moment {
-  /** The connection, or the whole process, ends there. */
+  /** The connection, or the whole process, ends there. What it resolves to, if anything, comes after the kill. */
   readonly until: (world: World, proxy: Awaited<ReturnType<typeof databaseProxy>>) => Promise<unknown>;
   readonly states: readonly string[];
   readonly posts: number;
@@ -118,7 +118,10 @@ const MOMENTS: Readonly<Record<string, Moment>> = {
     posts: 1,
   },
   'after its claim, before it knows of it': {
-    until: async (_world, proxy) => (await proxy.holdAt('commit', A)).release(),
+    until: async (_world, proxy) => {
+      const commit = await proxy.holdAt('commit', A);
+      return () => commit.release();
+    },
     states: ['ambiguous'],
     posts: 0,
   },
@@ -169,8 +172,9 @@ describe('a worker that is killed', () => {
       const child = await world.child('worker', { connectionString: proxy.connectionString, obeys: true });
       const reached = moment.until(world, proxy);
       child.send({ giveKey: true });
-      await reached;
+      const afterwards = await reached;
       await child.kill('SIGKILL');
+      if (typeof afterwards === 'function') await afterwards();
       world.raw.onPost = (call) => call.accept();
       await world.passTime(LEASE_MS + 1);
       const others = [world.worker(), world.worker()];
