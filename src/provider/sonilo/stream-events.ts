@@ -1,5 +1,6 @@
 import type { ResultDocument } from '../../core/provider.ts';
 import { isJsonObject, type JsonObject } from './body.ts';
+import { titleDocument } from './title.ts';
 
 /** One line of a stream, by what it means here. */
 export type StreamEvent =
@@ -11,7 +12,7 @@ export type StreamEvent =
       readonly streams: number | null;
       readonly bytes: Buffer;
     }
-  | { readonly kind: 'title'; readonly document: ResultDocument }
+  | { readonly kind: 'title'; readonly document: ResultDocument | null }
   | { readonly kind: 'complete' }
   | { readonly kind: 'error'; readonly code: unknown }
   /** Of a type that is of no use here. */
@@ -26,8 +27,6 @@ export type StreamEvent =
   | { readonly kind: 'damaged' };
 
 const MAX_INDEX = 9;
-const TITLE_CHARACTERS = 1_000;
-const TAGS = 50;
 
 export function decodeEvent(line: string): StreamEvent {
   let value: unknown;
@@ -42,7 +41,7 @@ export function decodeEvent(line: string): StreamEvent {
     case 'audio_chunk':
       return decodeAudio(value);
     case 'title':
-      return { kind: 'title', document: titleOf(value) };
+      return { kind: 'title', document: titleDocument(value) };
     case 'complete':
       return { kind: 'complete' };
     case 'error':
@@ -65,30 +64,4 @@ function decodeAudio(event: JsonObject): StreamEvent {
 
 function isIndex(value: unknown): value is number {
   return Number.isInteger(value) && (value as number) >= 0 && (value as number) <= MAX_INDEX;
-}
-
-/** As much of it as is text, and as a database can hold it. */
-function titleOf({ title, summary, display_tags: tags }: JsonObject): ResultDocument {
-  return {
-    ...(typeof title === 'string' ? { title: storable(title) } : {}),
-    ...(typeof summary === 'string' ? { summary: storable(summary) } : {}),
-    ...(Array.isArray(tags)
-      ? {
-          display_tags: tags
-            .filter((tag) => typeof tag === 'string')
-            .slice(0, TAGS)
-            .map(storable),
-        }
-      : {}),
-  };
-}
-
-/** jsonb holds neither NUL nor half a character. */
-function storable(text: string): string {
-  // Cut first: a title of megabytes would stand in memory as an array of its characters.
-  const beginning = text
-    .slice(0, 4 * TITLE_CHARACTERS)
-    .replaceAll('\u0000', '')
-    .toWellFormed();
-  return Array.from(beginning).slice(0, TITLE_CHARACTERS).join('');
 }

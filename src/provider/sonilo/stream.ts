@@ -146,7 +146,7 @@ class SoniloStream implements SubmissionStream {
           this.#hasAudio = true;
           return { kind: 'audio', index: event.index, bytes: event.bytes };
         case 'title':
-          this.#document = { title: event.document };
+          this.#document = event.document;
           break;
         case 'error':
           return this.#failed(event.code);
