@@ -24,6 +24,9 @@ const LONG = [
   'test/runtime/stop.pg.test.ts',
 ];
 
+/** One process for many files: to load the product anew for each takes seconds. A file leaves nothing behind in it. */
+const SHARED = { isolate: false, setupFiles: ['test/support/real-clocks.ts'] };
+
 export default defineConfig({
   root,
   test: {
@@ -38,7 +41,7 @@ export default defineConfig({
     },
     projects: [
       // Apart, so that the coverage of core is counted where it is shown, and slows nothing else down.
-      { root, test: { name: 'core', include: ['test/core/**/*.test.ts'], isolate: false } },
+      { root, test: { name: 'core', include: ['test/core/**/*.test.ts'], ...SHARED } },
       {
         root,
         test: {
@@ -65,8 +68,7 @@ function onPostgres(name: string, include: string[], exclude: string[] = []): Te
       globalSetup: ['test/support/postgres-global-setup.ts'],
       testTimeout: 60_000,
       hookTimeout: 60_000,
-      // A test file leaves nothing behind in its process, and to load the product anew for each takes seconds.
-      isolate: false,
+      ...SHARED,
       // Each test has its own database, and often waits for child processes: three at once fill a two-core machine.
       maxWorkers: 3,
     },

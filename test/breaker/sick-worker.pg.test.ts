@@ -76,11 +76,10 @@ describe('a worker that reaches no provider', () => {
     await world.passTime(COOLDOWN_MS);
     turnMonotonicClock(15_000);
     freezeTimers(world);
-    const timers = vi.spyOn(globalThis, 'setTimeout');
+    const delays = frozenDelays();
     await worker.start();
     await mute.asked;
-    await waitFor(() => timers.mock.calls.some(([, ms]) => ms === IDLE_MS), { what: 'dispatch to sleep' });
-    timers.mockRestore();
+    await waitFor(() => delays.includes(IDLE_MS), { what: 'dispatch to sleep' });
     expect(mute.submissions()).toBe(5);
 
     mute.answer();
@@ -145,6 +144,17 @@ async function sickForMute(world: BreakerWorld) {
   expect(await worker.runOnce()).toBe(5);
   expect(names(world)).toContain('worker:sick');
   return { worker, mute };
+}
+
+/** The delays of the timers that are frozen from here on. No spy: at the file's end vitest would put the frozen one back. */
+function frozenDelays(): number[] {
+  const frozen = globalThis.setTimeout;
+  const delays: number[] = [];
+  globalThis.setTimeout = ((...timer: Parameters<typeof setTimeout>) => {
+    delays.push(timer[1] ?? 0);
+    return frozen(...timer);
+  }) as typeof setTimeout;
+  return delays;
 }
 
 function turnMonotonicClock(ms: number): void {
