@@ -7,7 +7,7 @@ import { setFlagsFromString } from 'node:v8';
 import { runInNewContext } from 'node:vm';
 import pg from 'pg';
 import type { Provider } from '../src/core/provider.ts';
-import { claimDueTasks } from '../src/postgres/accepted-tasks.ts';
+import { claimDueTasks, schedulePoll } from '../src/postgres/accepted-tasks.ts';
 import { Database } from '../src/postgres/database.ts';
 import { createSoniloProvider } from '../src/provider/sonilo/client.ts';
 import { createSimulator } from '../src/simulator/create-simulator.ts';
@@ -20,6 +20,7 @@ const SMALL = 10_000;
 const PAGE = 16;
 const TASKS = 2_000;
 const TERMS = { limit: PAGE, leaseMs: 30_000, intervalMs: 3_000 };
+const NO_ERRORS = { count: 0, trouble: null };
 /** Polls between two looks at the heap. */
 const LOOK_EVERY = 10_000;
 
@@ -112,6 +113,10 @@ async function compareClaims(
       const { tasks } = await database.retryingTransaction((tx) => claimDueTasks(tx, TERMS));
       if (n >= 0) times.get(database)?.push(performance.now() - start);
       if (tasks.length !== PAGE) throw new Error(`${tasks.length} tasks of ${PAGE}`);
+      // As a poller does once it has read them; what is claimed and not yet read is a page or a few.
+      await database.transaction(async (tx) => {
+        for (const { id } of tasks) await schedulePoll(tx, id, 'accepted', 3_600_000, NO_ERRORS);
+      });
     }
   }
   for (const [database, count] of [small, large]) {

@@ -249,6 +249,11 @@ CREATE TABLE "onetake"."operator_actions" (
 	CONSTRAINT "operator_actions_give_a_reason" CHECK (btrim(reason) <> '')
 );
 --> statement-breakpoint
+CREATE TABLE "onetake"."poll_leases" (
+	"request_id" uuid PRIMARY KEY NOT NULL,
+	"lease_expires_at" timestamp with time zone NOT NULL
+);
+--> statement-breakpoint
 CREATE TABLE "onetake"."read_pauses" (
 	"account" text PRIMARY KEY NOT NULL,
 	"since" timestamp with time zone,

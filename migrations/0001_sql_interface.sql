@@ -78,6 +78,22 @@ for each row when (
 )
 execute function onetake.note_settled();
 --> statement-breakpoint
+-- Whoever moves the schedule ends the lease on what was due: a poller that has read, an operator, another's success.
+-- With the owner's rights: no role of ours needs to delete.
+create function onetake.end_poll_lease() returns trigger
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+as $$
+begin
+  delete from onetake.poll_leases l where l.request_id = new.id;
+  return null;
+end
+$$;
+--> statement-breakpoint
+revoke execute on function onetake.end_poll_lease from public;
+--> statement-breakpoint
+create trigger generation_requests_end_poll_lease after update of next_poll_at on onetake.generation_requests
+for each row execute function onetake.end_poll_lease();
+--> statement-breakpoint
 create trigger generation_requests_guard_delete before delete on onetake.generation_requests
 for each row execute function onetake.guard_request_move();
 --> statement-breakpoint

@@ -25,6 +25,10 @@ export interface DueTask {
   readonly probeOf: number | null;
 }
 
+/** No poller is at request `r`. Looked up row by row: as a join it might read all leases, or lose the index's order. */
+const IS_FREE = `coalesce(
+  (select l.lease_expires_at <= now() from onetake.poll_leases l where l.request_id = r.id), true)`;
+
 export interface Claim {
   readonly tasks: readonly DueTask[];
   /** So many were due, and wait because the reads of their account are paused. */
@@ -32,33 +36,48 @@ export interface Claim {
 }
 
 /**
- * Claims due tasks. `next_poll_at` moves to the end of the lease, so it is schedule and claim in one: a
- * poller that dies leaves nothing to repair. `now()` is this statement's own transaction's start; SKIP
- * LOCKED never waits, so it is not stale.
- *
- * A page is the front of the index generation_requests_due_polls, whatever accounts it belongs to.
+ * Claims due tasks: those at the front of the index generation_requests_due_polls, whatever accounts they belong to,
+ * that are neither locked nor leased. The lease is a row of its own, since a claim that changed the request would write
+ * to each of its indexes; a poller that dies leaves nothing to repair. `now()` is this statement's own transaction's
+ * start; SKIP LOCKED never waits, so it is not stale. Another poller's lease that was committed after this statement's
+ * snapshot is met by the upsert.
  */
 export async function claimDueTasks(sql: Sql, terms: ClaimTerms): Promise<Claim> {
   const claimed = await rows<DueTask & { waits: boolean }>(
     sql,
     `with page as materialized (
-  select id, account, next_poll_at as due, state = 'failed' and refund_watch_until <= now() as is_over
-  from onetake.generation_requests
-  where next_poll_at <= now()
-  order by next_poll_at
+  select r.id, r.account, r.operation, r.provider_task_id, r.fields, r.state, r.poll_errors,
+    r.next_poll_at as due, coalesce(r.refund_watch_until <= now(), false) as watch_is_over,
+    r.state = 'failed' and r.refund_watch_until <= now() as is_over,
+    now() - coalesce(r.accepted_at, r.created_at) as age, now() - r.settled_at as since_failure,
+    now() - r.provider_finished_at as since_finished
+  from onetake.generation_requests r
+  where r.next_poll_at <= now() and ${IS_FREE}
+  order by r.next_poll_at
   limit $1
-  for no key update skip locked
-), ${HEED_READ_PAUSES}
-update onetake.generation_requests r
-set next_poll_at = s.claimed_until
-from sorted s, onetake.accounts a
-where r.id = s.id and a.name = r.account
-returning r.id, r.account, r.operation, a.provider, r.provider_task_id as "taskId", r.fields, r.state,
-  (extract(epoch from now() - coalesce(r.accepted_at, r.created_at)) * 1000)::float8 as "ageMs",
-  (extract(epoch from now() - r.settled_at) * 1000)::float8 as "sinceFailureMs",
-  (extract(epoch from now() - r.provider_finished_at) * 1000)::float8 as "sinceFinishedMs",
-  r.poll_errors as "pollErrors", coalesce(r.refund_watch_until <= now(), false) as "refundWatchIsOver",
-  s.failures as "probeOf", s.waits`,
+  for no key update of r skip locked
+), ${HEED_READ_PAUSES}, moved as (
+  update onetake.generation_requests r
+  set next_poll_at = s.claimed_until
+  from sorted s
+  where s.waits and r.id = s.id
+), leased as (
+  insert into onetake.poll_leases as l (request_id, lease_expires_at)
+  select s.id, s.claimed_until from sorted s where not s.waits
+  on conflict (request_id) do update
+  set lease_expires_at = excluded.lease_expires_at
+  where l.lease_expires_at <= now()
+  returning l.request_id
+)
+select s.id, s.account, s.operation, a.provider, s.provider_task_id as "taskId", s.fields, s.state,
+  (extract(epoch from s.age) * 1000)::float8 as "ageMs",
+  (extract(epoch from s.since_failure) * 1000)::float8 as "sinceFailureMs",
+  (extract(epoch from s.since_finished) * 1000)::float8 as "sinceFinishedMs",
+  s.poll_errors as "pollErrors", s.watch_is_over as "refundWatchIsOver", s.failures as "probeOf", s.waits
+from sorted s
+join onetake.accounts a on a.name = s.account
+left join leased l on l.request_id = s.id
+where s.waits or l.request_id is not null`,
     [terms.limit, terms.leaseMs, terms.intervalMs],
   );
   const tasks = claimed.filter(({ waits }) => !waits);
@@ -70,7 +89,12 @@ export async function nextDueInMs(sql: Sql): Promise<number | null> {
   const [row] = await rows<{ ms: number | null }>(
     sql,
     `select (extract(epoch from least(
-  (select min(next_poll_at) from onetake.generation_requests where next_poll_at is not null),
+  (
+    select r.next_poll_at from onetake.generation_requests r
+    where r.next_poll_at is not null and ${IS_FREE}
+    order by r.next_poll_at
+    limit 1
+  ),
   (select min(next_look_at) from onetake.followed_tasks where next_look_at is not null)
 ) - clock_timestamp()) * 1000)::float8 as ms`,
   );
@@ -96,8 +120,8 @@ where id = $1 and state = $2 and provider_task_id is not null`,
 /** The claim goes on: its task's files are being fetched. */
 export async function prolongClaim(sql: Sql, id: string, forMs: number): Promise<void> {
   await sql.executeSql(
-    `update onetake.generation_requests set next_poll_at = clock_timestamp() + $2 * interval '1 ms'
-where id = $1 and state = 'accepted'`,
+    `update onetake.poll_leases set lease_expires_at = clock_timestamp() + $2 * interval '1 ms'
+where request_id = $1`,
     [id, forMs],
   );
 }
@@ -105,9 +129,13 @@ where id = $1 and state = 'accepted'`,
 /** The provider is done with it: noted before hand-off begins, whose time the claim is prolonged by. */
 export async function markProviderFinished(tx: Sql, id: string, handOffMs: number): Promise<void> {
   await tx.executeSql(
-    `update onetake.generation_requests
-set provider_finished_at = coalesce(provider_finished_at, clock_timestamp()),
-  next_poll_at = clock_timestamp() + $2 * interval '1 ms'
+    `with leased as (
+  insert into onetake.poll_leases (request_id, lease_expires_at)
+  values ($1, clock_timestamp() + $2 * interval '1 ms')
+  on conflict (request_id) do update set lease_expires_at = excluded.lease_expires_at
+)
+update onetake.generation_requests
+set provider_finished_at = coalesce(provider_finished_at, clock_timestamp())
 where id = $1`,
     [id, handOffMs],
   );

@@ -162,7 +162,7 @@ export const generationRequests = onetake.table(
     notBefore: instant('not_before').notNull().default(sql`clock_timestamp()`),
     submitBefore: instant('submit_before'),
     acceptedAt: instant('accepted_at'),
-    // Both the schedule and, while a poller is at it, its lease.
+    // While a poller is at it, `poll_leases` keeps others off.
     nextPollAt: instant('next_poll_at'),
     pollErrors: integer('poll_errors').notNull().default(0),
     // What the last of them was: a code of ours, the provider's or the transport's.
@@ -294,6 +294,16 @@ export const generationRequests = onetake.table(
     index('generation_requests_newest').on(table.createdAt),
   ],
 );
+
+/**
+ * Pollers that are at a task just now. Apart from the request, whose row and indexes would all be written anew for each
+ * claim: this table stays as small as what is under way, however many tasks there are. A trigger deletes the lease of a
+ * request when somebody moves its `next_poll_at`. No foreign key: a request is never deleted.
+ */
+export const pollLeases = onetake.table('poll_leases', {
+  requestId: uuid('request_id').primaryKey(),
+  leaseExpiresAt: instant('lease_expires_at').notNull(),
+});
 
 export const submissionAttempts = onetake.table(
   'submission_attempts',

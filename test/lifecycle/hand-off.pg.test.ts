@@ -175,8 +175,8 @@ describe('hand-off', () => {
     world.raw.onGet = (call) => call.answer(200, finished(call.path, files.url));
     const claimLeftMs = async () => {
       const [row] = await world.database.query<{ ms: number }>(
-        `select (extract(epoch from next_poll_at - clock_timestamp()) * 1000)::float8 as ms
-from onetake.generation_requests where id = $1`,
+        `select (extract(epoch from lease_expires_at - clock_timestamp()) * 1000)::float8 as ms
+from onetake.poll_leases where request_id = $1`,
         [id],
       );
       return row?.ms ?? 0;
@@ -197,6 +197,7 @@ from onetake.generation_requests where id = $1`,
     download.end(WAV);
     await polled;
     expect(await world.request(id)).toMatchObject({ state: 'succeeded', next_poll_at: null });
+    expect(await world.database.query('select from onetake.poll_leases')).toEqual([]);
     expect(vi.getTimerCount()).toBe(timers);
   });
 
