@@ -14,7 +14,8 @@ const HOUR_MS = 3_600_000;
 let world: AttemptWorld;
 let answers: Record<string, Answer>;
 beforeEach(async () => {
-  world = await openAttemptWorld();
+  // A pause of an account's reads lasts for seconds here, however long a test takes from one round to the next.
+  world = await openAttemptWorld({ config: { poller: { intervalMs: 500, maxIntervalMs: 60_000 } } });
   answers = {};
   world.raw.onGet = (call) => {
     const taskId = call.path.split('/').at(-1) as string;
