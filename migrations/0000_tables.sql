@@ -169,6 +169,7 @@ CREATE TABLE "onetake"."generation_requests" (
 	"payload_digest" text NOT NULL,
 	"mode" text DEFAULT 'async' NOT NULL,
 	"provider_task_id" text,
+	"stream_attempt_id" uuid,
 	"submissions" integer DEFAULT 0 NOT NULL,
 	"not_before" timestamp with time zone DEFAULT clock_timestamp() NOT NULL,
 	"submit_before" timestamp with time zone,
@@ -208,11 +209,12 @@ CREATE TABLE "onetake"."generation_requests" (
 	CONSTRAINT "generation_requests_only_a_failure_has_its_code" CHECK (failure_code is null or state = 'failed'),
 	CONSTRAINT "generation_requests_succeeded_has_a_result" CHECK ((state = 'succeeded') = (result_status is not null) and result_status in ('stored', 'linked', 'empty', 'lost')),
 	CONSTRAINT "generation_requests_settled_when_terminal" CHECK ((settled_at is not null) = (state in ('succeeded', 'failed', 'rejected', 'cancelled', 'expired'))),
-	CONSTRAINT "generation_requests_accepted_has_a_task" CHECK (state not in ('accepted', 'succeeded') or (accepted_at is not null and (provider_task_id is not null or mode = 'stream'))),
+	CONSTRAINT "generation_requests_accepted_has_a_task" CHECK (state not in ('accepted', 'succeeded') or (accepted_at is not null and num_nonnulls(provider_task_id, stream_attempt_id) = 1)),
 	CONSTRAINT "generation_requests_submitting_has_an_attempt" CHECK (state <> 'submitting' or submissions >= 1),
 	CONSTRAINT "generation_requests_ambiguous_has_a_reason" CHECK (state <> 'ambiguous' or state_reason is not null),
 	CONSTRAINT "generation_requests_only_tasks_are_polled" CHECK (next_poll_at is null or (state in ('accepted', 'failed') and provider_task_id is not null)),
-	CONSTRAINT "generation_requests_only_streams_are_read" CHECK ((reader_lease_until is not null) = (state = 'accepted' and provider_task_id is null)),
+	CONSTRAINT "generation_requests_only_streams_are_read" CHECK ((reader_lease_until is not null) = (state = 'accepted' and stream_attempt_id is not null)),
+	CONSTRAINT "generation_requests_streams_were_asked_for" CHECK (stream_attempt_id is null or mode = 'stream'),
 	CONSTRAINT "generation_requests_attention_has_a_start" CHECK ((attention is null) = (attention_since is null))
 );
 --> statement-breakpoint
@@ -310,6 +312,7 @@ CREATE TABLE "onetake"."submission_attempts" (
 	"stream_health" text,
 	"stream_health_applied_at" timestamp with time zone,
 	"stream_health_effect" text,
+	"stream_unclaimed_at" timestamp with time zone,
 	"override_at_stream_end" text,
 	CONSTRAINT "submission_attempts_number_once" UNIQUE("request_id","attempt"),
 	CONSTRAINT "submission_attempts_health_known" CHECK (health in ('success', 'dependency_failure', 'capacity_signal', 'request_or_account_failure', 'unknown_failure', 'none')),
@@ -354,13 +357,14 @@ CREATE INDEX "generation_requests_due_polls" ON "onetake"."generation_requests" 
 CREATE INDEX "generation_requests_reader_leases" ON "onetake"."generation_requests" USING btree ("reader_lease_until") WHERE reader_lease_until is not null;--> statement-breakpoint
 CREATE INDEX "generation_requests_ambiguous" ON "onetake"."generation_requests" USING btree ("created_at") WHERE state = 'ambiguous';--> statement-breakpoint
 CREATE INDEX "generation_requests_attention" ON "onetake"."generation_requests" USING btree ("attention_since") WHERE attention is not null;--> statement-breakpoint
-CREATE INDEX "generation_requests_not_refunded" ON "onetake"."generation_requests" USING btree ("settled_at") WHERE state in ('failed', 'rejected', 'cancelled', 'expired') and refunded is not true and (provider_task_id is not null or charge = 'charged');--> statement-breakpoint
+CREATE INDEX "generation_requests_not_refunded" ON "onetake"."generation_requests" USING btree ("settled_at") WHERE state in ('failed', 'rejected', 'cancelled', 'expired') and refunded is not true and (provider_task_id is not null or stream_attempt_id is not null);--> statement-breakpoint
 CREATE INDEX "generation_requests_newest" ON "onetake"."generation_requests" USING btree ("created_at");--> statement-breakpoint
 CREATE INDEX "submission_attempts_windows" ON "onetake"."submission_attempts" USING btree ("account","window_until");--> statement-breakpoint
 CREATE INDEX "submission_attempts_rounds" ON "onetake"."submission_attempts" USING btree ("account","operation","round");--> statement-breakpoint
 CREATE INDEX "submission_attempts_slots" ON "onetake"."submission_attempts" USING btree ("account","slot_until") WHERE slot_freed_at is null;--> statement-breakpoint
 CREATE INDEX "submission_attempts_in_flight" ON "onetake"."submission_attempts" USING btree ("breaker_name","generation") WHERE settled_at is null;--> statement-breakpoint
 CREATE INDEX "submission_attempts_probes" ON "onetake"."submission_attempts" USING btree ("breaker_name","account","started_at") WHERE is_probe;--> statement-breakpoint
+CREATE INDEX "submission_attempts_unclaimed_streams" ON "onetake"."submission_attempts" USING btree ("stream_unclaimed_at") WHERE stream_unclaimed_at is not null;--> statement-breakpoint
 CREATE INDEX "submission_attempts_leases" ON "onetake"."submission_attempts" USING btree ("lease_expires_at") WHERE settled_at is null;--> statement-breakpoint
 CREATE INDEX "submission_attempts_health_due" ON "onetake"."submission_attempts" USING btree ("settled_at") WHERE settled_at is not null and health_applied_at is null;--> statement-breakpoint
 CREATE INDEX "submission_attempts_stream_health_due" ON "onetake"."submission_attempts" USING btree ("stream_ended_at") WHERE stream_ended_at is not null and stream_health_applied_at is null;

@@ -602,11 +602,10 @@ begin
   perform onetake.require_operator(abandon.actor, abandon.reason);
   was := onetake.lock_request(abandon.request_id, array['ambiguous', 'accepted']);
   if was = 'accepted' then
-    select a.slot_until into runs_until
+    -- A stream that came late, of an earlier attempt, is read for as long as it likes.
+    select max(a.slot_until) into runs_until
     from onetake.submission_attempts a
-    where a.request_id = abandon.request_id
-    order by a.attempt desc
-    limit 1;
+    where a.request_id = abandon.request_id;
     if runs_until > clock_timestamp() then
       raise exception 'onetake: the task of request % may still be running, until %', abandon.request_id, runs_until
         using errcode = 'OT002', hint = 'It has been paid for. Wait until its maximum run time is over.';
@@ -1413,19 +1412,17 @@ select r.id as request_id, r.account, r.operation, r.request_key, r.provider_tas
   case when r.next_poll_at is not null then r.refund_watch_until end as watched_until
 from onetake.generation_requests r
 where r.state in ('failed', 'rejected', 'cancelled', 'expired') and r.refunded is not true
-  and (r.provider_task_id is not null or r.charge = 'charged')
-  -- Without a task of its own it was a stream that was paid for; what came to light as a task is listed as that.
-  and (r.provider_task_id is not null or exists (
-    select from onetake.submission_attempts a
-    left join onetake.attempt_evidence e on e.attempt_id = a.id and e.withdrawn_at is null
-      and e.certainty = 'accepted' and e.provider_task_id is null
-    where a.request_id = r.id and (e.id is not null or (a.certainty = 'accepted' and a.provider_task_id is null))
-  ))
+  and (r.provider_task_id is not null or r.stream_attempt_id is not null)
 union all
 select u.request_id, u.account, u.operation, u.request_key, u.provider_task_id, 'unclaimed', u.since, u.refunded,
   u.followed_until
 from onetake.unclaimed_tasks u
 where u.refunded is not true
+union all
+select r.id, r.account, r.operation, r.request_key, null, 'unclaimed', a.stream_unclaimed_at, null, null
+from onetake.submission_attempts a
+join onetake.generation_requests r on r.id = a.request_id
+where a.stream_unclaimed_at is not null
 order by since;
 --> statement-breakpoint
 -- Everything that wants a person, oldest first, with the command that ends it.

@@ -12,23 +12,31 @@ import {
 } from '../postgres/generation-requests.ts';
 import type { SubmissionContext } from './context.ts';
 
+export interface MoveTerms {
+  /** Whose outcome moves it. */
+  readonly attemptId: string;
+  readonly errorCode: string | null;
+  /** Of its next job. */
+  readonly notBefore: Date | null;
+}
+
 /** Carries a settlement out, under the request's lock and after the outcome was written; with its next job. */
 export async function moveRequest(
   ctx: Pick<SubmissionContext, 'queue'> & { readonly firstPollMs?: number },
   tx: Sql,
   request: LockedRequest,
   settlement: Settlement,
-  notBefore: Date | null,
+  { attemptId, errorCode, notBefore }: MoveTerms,
 ): Promise<void> {
   switch (settlement.to) {
     case 'accepted':
       // Where its reader is gone already, the lease ends as any other that nobody renews.
-      if (settlement.providerTaskId === null) await acceptStream(tx, request.id, READER_LEASE_MS);
+      if (settlement.providerTaskId === null) await acceptStream(tx, request.id, attemptId, READER_LEASE_MS);
       else await acceptRequest(tx, request.id, settlement.providerTaskId, ctx.firstPollMs ?? 0);
       break;
     case 'failed':
-      await acceptStream(tx, request.id, READER_LEASE_MS);
-      await failStream(tx, request.id, settlement.failureReason);
+      await acceptStream(tx, request.id, attemptId, READER_LEASE_MS);
+      await failStream(tx, request.id, { failureReason: settlement.failureReason, code: errorCode });
       break;
     case 'rejected':
       await rejectRequest(tx, request.id, settlement.stateReason);

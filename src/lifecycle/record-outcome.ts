@@ -10,6 +10,7 @@ import { outcomeAsTold, outcomeOfUnidentified } from '../core/outcome.ts';
 import type { SubmissionOutcome, WireEvidence } from '../core/provider.ts';
 import type { AttemptIntent } from '../core/spooled-outcome.ts';
 import { READER_LEASE_MS } from '../core/stream.ts';
+import { noteUnclaimedStream } from '../postgres/accepted-streams.ts';
 import { CommitUnknownError, type Sql } from '../postgres/database.ts';
 import { isAnswered, violatedConstraint } from '../postgres/errors.ts';
 import { followOtherTasks } from '../postgres/followed-tasks.ts';
@@ -129,11 +130,15 @@ export async function recordOutcome(
     consequences.rejects === true && decided.to === 'queued'
       ? { to: 'rejected', stateReason: 'account_refused' }
       : decided;
-  // An acceptance that moves nothing is money without a request: followed from now on. Before the request is
-  // touched, whose charge counts each task for itself.
+  // An acceptance that moves nothing is money without a request: a task is followed from now on. Before the request
+  // is touched, whose charge counts each task for itself.
   const isStray = outcome.certainty === 'accepted' && settlement.to === 'unchanged';
-  if (isStray && evidence.providerTaskId !== request.providerTaskId) await followOtherTasks(tx, request.id);
-  await moveRequest(ctx, tx, request, settlement, consequences.notBefore);
+  if (isStray && evidence.providerTaskId === null) await noteUnclaimedStream(tx, attempt.id);
+  else if (isStray && evidence.providerTaskId !== request.providerTaskId) {
+    await followOtherTasks(tx, request.id);
+  }
+  const { errorCode } = evidence;
+  await moveRequest(ctx, tx, request, settlement, { ...ids, errorCode, notBefore: consequences.notBefore });
   // Of a request that stays where it is, too.
   if (isLost) await updateCharge(tx, request.id);
   // What has lost one confirmed attempt may have lost others, whose workers are gone.

@@ -109,7 +109,7 @@ async function recordStreamEnd(
   const request = await lockRequest(tx, requestId);
   const attempt = request && (await lockAttempt(tx, attemptId));
   if (request === undefined || attempt === undefined) return { isSuperseded: true, healthDue: false };
-  const isOurs = request.isRead && attempt.attempt === request.submissions && attempt.streamEndedAt === null;
+  const isOurs = request.isRead && request.streamAttemptId === attemptId && attempt.streamEndedAt === null;
   if (!isOurs || (teller === 'rescue' && !request.readerIsLost)) {
     // By a commit whose answer was lost: only its reader ends a stream like that.
     const isRepeat =
@@ -121,7 +121,8 @@ async function recordStreamEnd(
     await endConcurrencyPause(tx, request.account);
     await notify(tx, 'slot');
   }
-  if (verdict.failureReason !== null) await failStream(tx, requestId, verdict.failureReason);
+  const { failureReason, code } = verdict;
+  if (failureReason !== null) await failStream(tx, requestId, { failureReason, code });
   else {
     await insertAssets(tx, requestId, files.map(assetOf));
     await succeedRequest(tx, requestId, { status: 'stored', document, warnings });

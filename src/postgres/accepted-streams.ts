@@ -5,15 +5,15 @@ import { rows, type Sql } from './database.ts';
 // Requests whose answer is a stream: accepted, without a task, and read by the worker that sent the POST. Nothing here
 // knows of breakers.
 
-/** Under the request's lock, after the attempt's outcome was written. */
-export async function acceptStream(tx: Sql, id: string, leaseMs: number): Promise<void> {
+/** Under the request's lock, after the attempt's outcome was written. Only that attempt's reader may read it. */
+export async function acceptStream(tx: Sql, id: string, attemptId: string, leaseMs: number): Promise<void> {
   await tx.executeSql(
     `update onetake.generation_requests
-set state = 'accepted', state_reason = null, provider_task_id = null, accepted_at = clock_timestamp(),
-  next_poll_at = null, reader_lease_until = clock_timestamp() + $2 * interval '1 ms', poll_errors = 0,
+set state = 'accepted', state_reason = null, provider_task_id = null, stream_attempt_id = $2, accepted_at = clock_timestamp(),
+  next_poll_at = null, reader_lease_until = clock_timestamp() + $3 * interval '1 ms', poll_errors = 0,
   job_due = false, charge = onetake.charge_of(id), ${END_ATTENTION}
 where id = $1`,
-    [id, leaseMs],
+    [id, attemptId, leaseMs],
   );
 }
 
@@ -31,9 +31,7 @@ export async function renewReader(
     `with reading as (
   update onetake.generation_requests r
   set reader_lease_until = clock_timestamp() + $3 * interval '1 ms', hand_off_bytes = $4
-  where r.id = $1 and r.reader_lease_until is not null and exists (
-    select from onetake.submission_attempts a where a.id = $2 and a.request_id = r.id and a.attempt = r.submissions
-  )
+  where r.id = $1 and r.stream_attempt_id = $2 and r.reader_lease_until is not null
   returning r.id, r.reader_lease_until
 )
 update onetake.submission_attempts a
@@ -78,31 +76,34 @@ returning a.stream_health_applied_at is null as "healthDue", s.freed as "freedSl
   return row ?? { healthDue: false, freedSlot: false };
 }
 
+/** Paid for, and no request's: it can't be read any more, and nobody can look what becomes of its money. */
+export async function noteUnclaimedStream(tx: Sql, attemptId: string): Promise<void> {
+  await tx.executeSql(
+    'update onetake.submission_attempts set stream_unclaimed_at = clock_timestamp() where id = $1',
+    [attemptId],
+  );
+}
+
+interface Failure {
+  readonly failureReason: 'provider' | 'stream_interrupted';
+  /** Null: nobody says. */
+  readonly code: string | null;
+}
+
 /**
  * After what the attempt tells of it was written. It is paid for, and nobody can look whether the money comes back: that is for a person to ask.
  */
-export async function failStream(
-  tx: Sql,
-  id: string,
-  failureReason: 'provider' | 'stream_interrupted',
-): Promise<void> {
+export async function failStream(tx: Sql, id: string, { failureReason, code }: Failure): Promise<void> {
   await tx.executeSql(
     `update onetake.generation_requests r
-set state = 'failed', failure_reason = $2, failure_code = f.code, settled_at = clock_timestamp(), reader_lease_until = null,
+set state = 'failed', failure_reason = $2, failure_code = $3, settled_at = clock_timestamp(), reader_lease_until = null,
   provider_finished_at = coalesce(provider_finished_at, clock_timestamp()), charge = onetake.charge_of(r.id),
   attention = coalesce(onetake.lasting_attention(attention), 'not_refunded'),
   attention_since = case
     when onetake.lasting_attention(attention) is not null then attention_since else clock_timestamp()
   end
-from (
-  select case when t.code ~ '^[A-Za-z0-9_.:-]{1,64}$' then t.code else 'unprintable' end as code
-  from (
-    select coalesce(a.stream_end, a.error_code, 'stream_error') as code
-    from onetake.submission_attempts a where a.request_id = $1 order by a.attempt desc limit 1
-  ) t
-) f
 where r.id = $1`,
-    [id, failureReason],
+    [id, failureReason, code ?? 'stream_error'],
   );
 }
 
@@ -115,9 +116,8 @@ export async function listLostReaders(
   return rows(
     tx,
     // The lock is given back at once: it only leaves out what somebody holds.
-    `select r.id as "requestId", a.id as "attemptId"
+    `select r.id as "requestId", r.stream_attempt_id as "attemptId"
 from onetake.generation_requests r
-join onetake.submission_attempts a on a.request_id = r.id and a.attempt = r.submissions
 where r.reader_lease_until <= now() and r.id <> all($2::uuid[])
 order by r.reader_lease_until
 limit $1

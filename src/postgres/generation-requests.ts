@@ -69,8 +69,10 @@ export interface LockedRequest {
   readonly submissions: number;
   readonly jobPriority: number;
   readonly providerTaskId: string | null;
+  /** Whose answer is its stream. */
+  readonly streamAttemptId: string | null;
   readonly pollErrors: number;
-  /** Its answer is a stream that is being read; `readerIsLost`: by nobody who has been heard of. */
+  /** That stream is being read; `readerIsLost`: by nobody who has been heard of. */
   readonly isRead: boolean;
   readonly readerIsLost: boolean;
 }
@@ -80,7 +82,7 @@ export async function lockRequest(tx: Sql, id: string): Promise<LockedRequest | 
   return firstRow(
     tx,
     `select id, account, operation, state, mode, submissions, provider_task_id as "providerTaskId",
-  poll_errors as "pollErrors", priority - round as "jobPriority", reader_lease_until is not null as "isRead",
+  poll_errors as "pollErrors", priority - round as "jobPriority", stream_attempt_id as "streamAttemptId", reader_lease_until is not null as "isRead",
   coalesce(reader_lease_until <= clock_timestamp(), false) as "readerIsLost"
 from onetake.generation_requests where id = $1 for no key update`,
     [id],

@@ -157,6 +157,8 @@ export const generationRequests = onetake.table(
     payloadDigest: text('payload_digest').notNull(),
     mode: text('mode').notNull().default('async'),
     providerTaskId: text('provider_task_id'),
+    // Whose answer is its stream; null where none is, or where it was answered with a task.
+    streamAttemptId: uuid('stream_attempt_id'),
     // Attempts made; the number of the last one.
     submissions: integer('submissions').notNull().default(0),
     notBefore: instant('not_before').notNull().default(sql`clock_timestamp()`),
@@ -241,7 +243,7 @@ export const generationRequests = onetake.table(
     check(
       'generation_requests_accepted_has_a_task',
       sql.raw(
-        `state not in ('accepted', 'succeeded') or (accepted_at is not null and (provider_task_id is not null or mode = 'stream'))`,
+        `state not in ('accepted', 'succeeded') or (accepted_at is not null and num_nonnulls(provider_task_id, stream_attempt_id) = 1)`,
       ),
     ),
     check(
@@ -258,7 +260,11 @@ export const generationRequests = onetake.table(
     ),
     check(
       'generation_requests_only_streams_are_read',
-      sql.raw(`(reader_lease_until is not null) = (state = 'accepted' and provider_task_id is null)`),
+      sql.raw(`(reader_lease_until is not null) = (state = 'accepted' and stream_attempt_id is not null)`),
+    ),
+    check(
+      'generation_requests_streams_were_asked_for',
+      sql.raw(`stream_attempt_id is null or mode = 'stream'`),
     ),
     check(
       'generation_requests_attention_has_a_start',
@@ -288,7 +294,7 @@ export const generationRequests = onetake.table(
       .on(table.settledAt)
       .where(
         sql.raw(
-          `state in ('failed', 'rejected', 'cancelled', 'expired') and refunded is not true and (provider_task_id is not null or charge = 'charged')`,
+          `state in ('failed', 'rejected', 'cancelled', 'expired') and refunded is not true and (provider_task_id is not null or stream_attempt_id is not null)`,
         ),
       ),
     index('generation_requests_newest').on(table.createdAt),
@@ -354,6 +360,8 @@ export const submissionAttempts = onetake.table(
     streamHealth: text('stream_health'),
     streamHealthAppliedAt: instant('stream_health_applied_at'),
     streamHealthEffect: text('stream_health_effect'),
+    // When it became known that its stream was accepted, paid for, and is the answer to no request: nobody reads it.
+    streamUnclaimedAt: instant('stream_unclaimed_at'),
     // In force when it ended.
     overrideAtStreamEnd: text('override_at_stream_end'),
   },
@@ -417,6 +425,9 @@ export const submissionAttempts = onetake.table(
     index('submission_attempts_probes')
       .on(table.breakerName, table.account, table.startedAt)
       .where(sql.raw(`is_probe`)),
+    index('submission_attempts_unclaimed_streams')
+      .on(table.streamUnclaimedAt)
+      .where(sql.raw(`stream_unclaimed_at is not null`)),
     index('submission_attempts_leases').on(table.leaseExpiresAt).where(sql.raw(`settled_at is null`)),
     index('submission_attempts_health_due')
       .on(table.settledAt)

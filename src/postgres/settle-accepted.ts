@@ -67,7 +67,9 @@ export async function settleAccepted(
   update onetake.generation_requests r
   set state = 'accepted', state_reason = null, provider_task_id = $3, accepted_at = clock_timestamp(),
     next_poll_at = case when $3::text is not null then clock_timestamp() + $8 * interval '1 ms' end, poll_errors = 0,
-    reader_lease_until = case when $3::text is null then clock_timestamp() + $13 * interval '1 ms' end, job_due = false, charge = 'charged',
+    stream_attempt_id = case when $3::text is null then $1::uuid end,
+    reader_lease_until = case when $3::text is null then clock_timestamp() + $13 * interval '1 ms' end,
+    job_due = false, charge = 'charged',
     ${END_ATTENTION}
   from attempt
   where r.id = attempt.request_id

@@ -48,6 +48,7 @@ const doubted = (columns: Columns) =>
 /** A request begins as `queued`, so what only other states forbid is tried on the way there. */
 const moved = (columns: Columns) => insertRequest(database, columns);
 const attempt = (columns: Columns) => insertAttempt(database, requestId, columns);
+const STREAMED = { state: 'accepted', mode: 'stream', provider_task_id: null, next_poll_at: null } as const;
 const STREAM_END = { stream_ended_at: ago(0), stream_end: 'complete', stream_health: 'none' };
 const breaker = (columns: Columns) =>
   insert(database, 'circuit_breakers', {
@@ -226,7 +227,8 @@ const FORBIDDEN: Readonly<Record<string, readonly (() => Promise<unknown>)[]>> =
   ],
   generation_requests_accepted_has_a_task: [
     () => moved({ state: 'accepted', accepted_at: null }),
-    () => moved({ state: 'accepted', provider_task_id: null, next_poll_at: null }),
+    () => moved(STREAMED),
+    () => moved({ state: 'accepted', mode: 'stream', stream_attempt_id: randomUUID() }),
   ],
   generation_requests_submitting_has_an_attempt: [() => moved({ state: 'submitting', submissions: 0 })],
   generation_requests_ambiguous_has_a_reason: [() => moved({ state: 'ambiguous', state_reason: null })],
@@ -237,8 +239,9 @@ const FORBIDDEN: Readonly<Record<string, readonly (() => Promise<unknown>)[]>> =
   generation_requests_only_streams_are_read: [
     () => request({ reader_lease_until: ago(0) }),
     () => moved({ state: 'accepted', reader_lease_until: ago(0) }),
-    () => moved({ state: 'accepted', mode: 'stream', provider_task_id: null, next_poll_at: null }),
+    () => moved({ ...STREAMED, stream_attempt_id: randomUUID() }),
   ],
+  generation_requests_streams_were_asked_for: [() => request({ stream_attempt_id: randomUUID() })],
   generation_requests_attention_has_a_start: [
     () => request({ attention: 'overdue' }),
     () => request({ attention_since: ago(0) }),

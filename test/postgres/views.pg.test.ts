@@ -484,8 +484,7 @@ describe('money that was not returned', () => {
       charge: 'charged',
       settled_at: ago(4_000),
     });
-    const started = await insertAttempt(database, stream, settledAs('unknown', {}));
-    await insert(database, 'attempt_evidence', { ...late, attempt_id: started, http_status: 200 });
+    await insertAttempt(database, stream, settledAs('unknown', { stream_unclaimed_at: ago(4_000) }));
     expect(
       await database.query(
         'select request_id, provider_task_id, why, refunded, watched_until is not null as watched from onetake.money_not_returned',
