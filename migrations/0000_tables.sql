@@ -180,6 +180,7 @@ CREATE TABLE "onetake"."generation_requests" (
 	"empty_reads" integer DEFAULT 0 NOT NULL,
 	"provider_finished_at" timestamp with time zone,
 	"reader_lease_until" timestamp with time zone,
+	"reader_missed_at" timestamp with time zone,
 	"hand_off_bytes" bigint,
 	"hand_off_total_bytes" bigint,
 	"supersedes" uuid,

@@ -1293,7 +1293,8 @@ select
       when r.attention = 'poll_failing' then format('the provider: its task can''t be read (%s)',
         coalesce(r.poll_trouble, 'no answer'))
       when r.reader_lease_until is not null then 'its stream' ||
-        coalesce(': ' || pg_size_pretty(r.hand_off_bytes) || ' so far', '')
+        coalesce(': ' || pg_size_pretty(r.hand_off_bytes) || ' so far', '') ||
+        case when r.reader_missed_at is not null then '; its worker has not been heard of' else '' end
       when r.provider_finished_at is not null and r.hand_off_bytes is null then 'its files'
       when r.provider_finished_at is not null then format('its files: %s stored, %s%s of the next',
         (select count(*) from onetake.assets x where x.request_id = r.id and x.stored_at is not null),

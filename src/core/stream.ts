@@ -10,8 +10,14 @@ export interface StreamTerms {
   readonly contentCodes: readonly string[];
 }
 
-/** A stream that nobody has renewed the lease of for so long has lost its reader. */
+/** A stream that nobody has renewed the lease of for so long misses its reader. */
 export const READER_LEASE_MS = 120_000;
+
+/**
+ * So much longer, from when somebody missed it who could reach the database, and it is lost: the database may have been
+ * away for everybody, and what the reader has is paid for. More than a renewal and a reconnect take.
+ */
+export const READER_GRACE_MS = 60_000;
 
 /** Never empty. */
 export interface StreamPiece {

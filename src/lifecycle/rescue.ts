@@ -1,6 +1,7 @@
 import { WORKER_LOST } from '../core/outcome.ts';
 import type { SubmissionOutcome } from '../core/provider.ts';
-import { listLostReaders } from '../postgres/accepted-streams.ts';
+import { READER_GRACE_MS } from '../core/stream.ts';
+import { listLostReaders, noteMissedReaders } from '../postgres/accepted-streams.ts';
 import { listExpiredOverrides, noteExpiredOverride, takeUnannounced } from '../postgres/breaker-history.ts';
 import { listOverdueProbes } from '../postgres/circuit-breakers.ts';
 import type { Sql } from '../postgres/database.ts';
@@ -113,10 +114,11 @@ async function rescueEndedLeases(ctx: RescueContext, failures: unknown[]): Promi
   });
 }
 
-/** What its stream brought is lost with its reader. */
+/** What its stream brought is lost with its reader, so one that is missed has some time left to come back. */
 async function rescueLostReaders(ctx: RescueContext, failures: unknown[]): Promise<number> {
   const passedOver: string[] = [];
   return inBatches(async () => {
+    await ctx.database.retryingTransaction((tx) => noteMissedReaders(tx, BATCH, READER_GRACE_MS), PATIENCE);
     const lost = await ctx.database.transaction((tx) => listLostReaders(tx, BATCH, passedOver));
     let count = 0;
     for (const ids of lost) {

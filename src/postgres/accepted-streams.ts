@@ -30,7 +30,7 @@ export async function renewReader(
     sql,
     `with reading as (
   update onetake.generation_requests r
-  set reader_lease_until = clock_timestamp() + $3 * interval '1 ms', hand_off_bytes = $4
+  set reader_lease_until = clock_timestamp() + $3 * interval '1 ms', reader_missed_at = null, hand_off_bytes = $4
   where r.id = $1 and r.stream_attempt_id = $2 and r.reader_lease_until is not null
   returning r.id, r.reader_lease_until
 )
@@ -107,7 +107,24 @@ where r.id = $1`,
   );
 }
 
-/** Streams whose reader has not been heard of for a lease, with the attempt that it was. */
+/** Gives readers whose lease has ended so much longer, once: nobody could renew it while the database was away. */
+export async function noteMissedReaders(tx: Sql, limit: number, graceMs: number): Promise<void> {
+  await tx.executeSql(
+    `update onetake.generation_requests r
+set reader_missed_at = clock_timestamp(), reader_lease_until = clock_timestamp() + $2 * interval '1 ms'
+from (
+  select id from onetake.generation_requests
+  where reader_lease_until <= now() and reader_missed_at is null
+  order by reader_lease_until
+  limit $1
+  for no key update skip locked
+) missed
+where r.id = missed.id`,
+    [limit, graceMs],
+  );
+}
+
+/** Streams whose reader has not been heard of for a lease, or for the grace after it, with the attempt that it was. */
 export async function listLostReaders(
   tx: Sql,
   limit: number,

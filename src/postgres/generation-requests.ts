@@ -83,7 +83,7 @@ export async function lockRequest(tx: Sql, id: string): Promise<LockedRequest | 
     tx,
     `select id, account, operation, state, mode, submissions, provider_task_id as "providerTaskId",
   poll_errors as "pollErrors", priority - round as "jobPriority", stream_attempt_id as "streamAttemptId", reader_lease_until is not null as "isRead",
-  coalesce(reader_lease_until <= clock_timestamp(), false) as "readerIsLost"
+  coalesce(reader_lease_until <= clock_timestamp() and reader_missed_at is not null, false) as "readerIsLost"
 from onetake.generation_requests where id = $1 for no key update`,
     [id],
   );

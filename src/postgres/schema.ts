@@ -174,6 +174,8 @@ export const generationRequests = onetake.table(
     providerFinishedAt: instant('provider_finished_at'),
     // Of whoever reads its stream, which has no task; nobody can go on with one that is lost.
     readerLeaseUntil: instant('reader_lease_until'),
+    // When rescue first found that lease ended; null: its reader has been heard of since.
+    readerMissedAt: instant('reader_missed_at'),
     // Of the file that is being fetched, or of the stream that is being read, as of a moment ago.
     handOffBytes: bigint('hand_off_bytes', { mode: 'number' }),
     handOffTotalBytes: bigint('hand_off_total_bytes', { mode: 'number' }),

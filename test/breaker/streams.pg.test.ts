@@ -1,9 +1,10 @@
 import { describe, expect, it } from 'vitest';
 import { outcomeOfStream } from '../../src/core/outcome.ts';
-import { READER_LEASE_MS, type StreamEnd } from '../../src/core/stream.ts';
+import { READER_GRACE_MS, READER_LEASE_MS, type StreamEnd } from '../../src/core/stream.ts';
 import { recordOutcome } from '../../src/lifecycle/record-outcome.ts';
 import { rescue } from '../../src/lifecycle/rescue.ts';
-import { settleStream } from '../../src/lifecycle/settle-stream.ts';
+import { rescueLostReader, settleStream } from '../../src/lifecycle/settle-stream.ts';
+import { renewReader } from '../../src/postgres/accepted-streams.ts';
 import type { AdmittedAttempt } from '../../src/postgres/submission-attempts.ts';
 import type { StreamFiles } from '../../src/storage/directory-storage.ts';
 import { type BreakerWorld, halfOpen, openBreakerWorld } from '../support/breaker-world.ts';
@@ -151,10 +152,25 @@ describe('the start of a stream', () => {
       recordOutcome(world.ctx, tx, attempt, STARTED, 'replay', attempt),
     );
     expect(await world.request(attempt.requestId)).toMatchObject({ state: 'accepted', charge: 'charged' });
-    expect((await world.client.get(attempt.requestId))?.waitingFor).toBe('its stream');
+    const waitsFor = async () => (await world.client.get(attempt.requestId))?.waitingFor;
+    expect(await waitsFor()).toBe('its stream');
     await world.passTime(READER_LEASE_MS - 5_000);
     await rescue(world.ctx);
-    expect(await world.request(attempt.requestId)).toMatchObject({ state: 'accepted' });
+    expect(await waitsFor()).toBe('its stream');
+    // A lease may have ended because nobody could renew it: whoever notices gives a little more.
+    await world.passTime(5_001);
+    expect(await rescueLostReader(world.ctx, attempt, {})).toBe(false);
+    await rescue(world.ctx);
+    expect(await waitsFor()).toBe('its stream; its worker has not been heard of');
+    expect(await renewReader(world.ctx.database, attempt, { leaseMs: READER_LEASE_MS, bytes: 1_024 })).toBe(
+      true,
+    );
+    expect(await waitsFor()).toBe('its stream: 1024 bytes so far');
+    await world.passTime(READER_LEASE_MS + 1);
+    await rescue(world.ctx);
+    await world.passTime(READER_GRACE_MS - 5_000);
+    await rescue(world.ctx);
+    expect(await waitsFor()).toBe('its stream: 1024 bytes so far; its worker has not been heard of');
     await world.passTime(5_001);
     await rescue(world.ctx);
     expect(await world.request(attempt.requestId)).toMatchObject({

@@ -2,7 +2,7 @@ import { mkdtemp, readdir, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { expect, it, onTestFinished } from 'vitest';
-import { READER_LEASE_MS } from '../../src/core/stream.ts';
+import { READER_GRACE_MS, READER_LEASE_MS } from '../../src/core/stream.ts';
 import { hold } from '../support/raw-provider.ts';
 import { audioLines, begin, COMPLETE, sha256, soundOf, stream, TITLE } from '../support/stream-provider.ts';
 import { waitFor } from '../support/wait-for.ts';
@@ -33,8 +33,10 @@ it('a reader that is killed, or stopped past its lease, publishes nothing; one t
     return { id, child, call };
   };
   const isLost = async (id: string) => {
-    await world.passTime(READER_LEASE_MS + 1);
-    await rescuer.runOnce();
+    for (const ms of [READER_LEASE_MS, READER_GRACE_MS]) {
+      await world.passTime(ms + 1);
+      await rescuer.runOnce();
+    }
     expect(await world.request(id)).toMatchObject({
       state: 'failed',
       failure_reason: 'stream_interrupted',

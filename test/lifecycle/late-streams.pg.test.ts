@@ -4,7 +4,7 @@ import { join } from 'node:path';
 import { expect, it, onTestFinished } from 'vitest';
 import { outcomeOfStream } from '../../src/core/outcome.ts';
 import type { StreamReading } from '../../src/core/provider.ts';
-import { READER_LEASE_MS } from '../../src/core/stream.ts';
+import { READER_GRACE_MS, READER_LEASE_MS } from '../../src/core/stream.ts';
 import { readStream } from '../../src/lifecycle/read-stream.ts';
 import { rescue } from '../../src/lifecycle/rescue.ts';
 import { settle } from '../../src/lifecycle/settle.ts';
@@ -110,6 +110,8 @@ it('one of an attempt that is not the last is read by the worker whose evidence 
     world.client.resolve({ id: lost.first.requestId, as: 'abandoned', ...OPERATOR }),
   ).rejects.toThrow('may still be running');
   await world.passTime(READER_LEASE_MS + 1);
+  await rescue(world.ctx);
+  await world.passTime(READER_GRACE_MS + 1);
   await rescue(world.ctx);
   expect(await world.request(lost.first.requestId)).toMatchObject({
     state: 'failed',

@@ -2,6 +2,7 @@ import { mkdtemp, readdir, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { expect, it, onTestFinished } from 'vitest';
+import { READER_LEASE_MS } from '../../src/core/stream.ts';
 import { createClient } from '../../src/index.ts';
 import { databaseProxy } from '../support/database-proxy.ts';
 import { hold, type ProviderCall } from '../support/raw-provider.ts';
@@ -315,7 +316,7 @@ it('is asked for by name: part of what the key names, and of operations that hav
   expect(await digestOf('configured')).toEqual({ ...silent, mode: 'stream', sent: 'stream' });
 });
 
-it('a database that is away when a stream ends is waited for', async () => {
+it('a database that is away when a stream ends is waited for, and its reader after that', async () => {
   const storage = { directory: await directory(), allowPrivateHosts: true };
   const world = await openWorld({ provider: 'raw', config: { storage } });
   const proxy = await databaseProxy(world.database.connectionString);
@@ -335,6 +336,9 @@ it('a database that is away when a stream ends is waited for', async () => {
     () => world.events.some(({ name, event }) => name === 'process:trouble' && event.loop === 'stream'),
     { what: 'the trouble to be told' },
   );
+  // For longer than the lease; then others are there before the reader is.
+  await world.passTime(READER_LEASE_MS + 1);
+  await world.worker().runOnce();
   expect(await world.request(id)).toMatchObject({ state: 'accepted' });
   await proxy.up();
   expect(await ended(world, id)).toMatchObject(WHOLE);
