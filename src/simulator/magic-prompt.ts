@@ -13,10 +13,11 @@ import { type Fault, readResponse, toFault } from './script.ts';
  * | `end=reset`, `close`, `hang`, `cut` | the connection ends so |
  * | `body="any text"` | this body instead of the usual one |
  * | `retryAfter=5` | a `Retry-After` header |
- * | `fail`, `fail=CODE` | the task fails with that code and is refunded (a stream sends an `error` event) |
+ * | `fail`, `fail=CODE` | the task fails and is refunded (a stream ends with an `error` event, and is not) |
  * | `runTimeMs=100` | the task takes so long |
  * | `times=1` | only the first POST of this very form meets it (default: every one) |
  *
+ * The code of a failure is `generation_failed`, or CODE in the other case.
  * A script rule that matches goes before the answer's fault; `fail` and `runTimeMs` hold in any case.
  * A key that isn't in the table is answered with 422, so that a typo is seen.
  */
@@ -62,13 +63,24 @@ export function readMagicPrompt(prompt: string, problems: Problems): MagicPrompt
   const fault =
     Object.keys(response).length === 0 ? undefined : toFault(readResponse(response, '[simulate]', problems));
   const runTimeMs = readCount(settings, 'runTimeMs', 0, problems);
-  const fail = settings.get('fail');
+  const failure = settings.has('fail') ? readFailure(settings.get('fail') ?? '', problems) : undefined;
   return {
     ...(fault === undefined ? {} : { fault }),
-    ...(fail === undefined ? {} : { failure: fail === '' ? 'generation_failed' : fail }),
+    ...(failure === undefined ? {} : { failure }),
     ...(runTimeMs === undefined ? {} : { runTimeMs }),
     times: readCount(settings, 'times', 1, problems) ?? Number.POSITIVE_INFINITY,
   };
+}
+
+/** In the other case: a code that repeats the prompt to the letter could be a customer's words, and isn't kept. */
+function readFailure(code: string, problems: Problems): string {
+  if (code === '') return 'generation_failed';
+  if (!/^[\w.-]{1,64}$/.test(code) || !/[A-Za-z]/.test(code))
+    problems.push(
+      '[simulate].fail: expected at most 64 letters, digits, "_", "." and "-", and one letter at least.',
+    );
+  const lowerCase = code.toLowerCase();
+  return code === lowerCase ? code.toUpperCase() : lowerCase;
 }
 
 function readCount(

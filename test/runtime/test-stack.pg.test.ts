@@ -17,7 +17,13 @@ test('an app tests its own code against a whole onetake on loopback', async () =
     requestKey: 'stack-2',
   });
 
-  if (!('id' in sent) || !('id' in frozen)) throw new Error('enqueue was refused');
+  const failing = await stack.client.enqueue({
+    operation: 'text-to-music',
+    fields: { prompt: 'a march [simulate fail=CONTENT_POLICY]', duration: 5 },
+    requestKey: 'stack-3',
+  });
+
+  if (!('id' in sent) || !('id' in frozen) || !('id' in failing)) throw new Error('enqueue was refused');
   const signal = AbortSignal.timeout(20_000);
   const done = await stack.client.waitForGeneration(sent.id, { signal });
   expect(done).toMatchObject({ state: 'succeeded', resultStatus: 'linked', charge: 'charged' });
@@ -27,5 +33,9 @@ test('an app tests its own code against a whole onetake on loopback', async () =
     stateReason: 'server_error',
     charge: 'possible',
   });
-  expect(stack.simulator.ledger().totals).toMatchObject({ posts: 2, chargedTwice: 0 });
+  expect(await stack.client.waitForGeneration(failing.id, { signal })).toMatchObject({
+    state: 'failed',
+    failureCode: 'content_policy',
+  });
+  expect(stack.simulator.ledger().totals).toMatchObject({ posts: 3, chargedTwice: 0 });
 });

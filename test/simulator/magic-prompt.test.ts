@@ -1,4 +1,5 @@
 import { describe, expect, test } from 'vitest';
+import { providerCode } from '../../src/provider/sonilo/provider-code.ts';
 import type { Problems } from '../../src/simulator/checks.ts';
 import { readMagicPrompt } from '../../src/simulator/magic-prompt.ts';
 import { bodyOf, rawPost, SONG, setUp, stoppedClock } from './harness.ts';
@@ -41,7 +42,7 @@ describe('a prompt', () => {
   test('asks for a failure, which is refunded a little later', async () => {
     const clock = stoppedClock();
     const { post, get, entry, simulator } = await setUp({ clock, refundDelayMs: 1_000 });
-    const fields = asking('fail=content_policy runTimeMs=100');
+    const fields = asking('fail=CONTENT_POLICY runTimeMs=100');
     const { task_id: taskId } = await bodyOf(post(fields));
     clock.advance(99);
     expect(await bodyOf(get(`/v1/tasks/${taskId}`))).toMatchObject({ status: 'processing' });
@@ -58,6 +59,17 @@ describe('a prompt', () => {
     expect(simulator.ledger().totals).toMatchObject({ refunds: 1 });
   });
 
+  test.each([
+    ['CONTENT_POLICY', 'content_policy'],
+    ['content_policy', 'CONTENT_POLICY'],
+    ['Policy-2.1', 'policy-2.1'],
+  ])('that asks for the failure %s gets a code that onetake keeps: %s', (asked, expected) => {
+    const { prompt } = asking(`fail=${asked}`);
+    const code = readMagicPrompt(prompt, [])?.failure;
+    expect(code).toBe(expected);
+    expect(providerCode(code, { apiKey: 'sk_test', fields: { prompt } })).toBe(expected);
+  });
+
   test('yields to a script, but keeps its failure', async () => {
     const clock = stoppedClock();
     const { post, get } = await setUp({ clock, runTimeMs: 0, script: [{ respond: { status: 200 } }] });
@@ -67,16 +79,23 @@ describe('a prompt', () => {
     expect(await bodyOf(get(`/v1/tasks/${taskId}`))).toMatchObject({ error: { code: 'generation_failed' } });
   });
 
-  test.each(['stauts=502', 'status=abc', 'status=99', 'end=bang', 'charge=maybe', 'times=0', '!!'])(
-    'that asks for %s is refused, so that the typo is seen',
-    async (settings) => {
-      const { post, simulator } = await setUp();
-      const answer = await post(asking(settings));
-      expect(answer.status).toBe(422);
-      expect(JSON.stringify(await bodyOf(answer))).toContain('[simulate');
-      expect(simulator.ledger().totals.charges).toBe(0);
-    },
-  );
+  test.each([
+    'stauts=502',
+    'status=abc',
+    'status=99',
+    'end=bang',
+    'charge=maybe',
+    'times=0',
+    'fail=402',
+    'fail="a b"',
+    '!!',
+  ])('that asks for %s is refused, so that the typo is seen', async (settings) => {
+    const { post, simulator } = await setUp();
+    const answer = await post(asking(settings));
+    expect(answer.status).toBe(422);
+    expect(JSON.stringify(await bodyOf(answer))).toContain('[simulate');
+    expect(simulator.ledger().totals.charges).toBe(0);
+  });
 
   test('without a request is an ordinary one', () => {
     const problems: Problems = [];

@@ -47,7 +47,7 @@ test('cuts a stream in the middle when it is told to', async () => {
 test('ends with an error event when the prompt asks for a failure', async () => {
   const { post } = await setUp({ runTimeMs: 0 });
   const events = eventsOf(
-    await (await post({ ...STREAMED, prompt: 'a waltz [simulate fail=PROXY_ERROR]' })).text(),
+    await (await post({ ...STREAMED, prompt: 'a waltz [simulate fail=proxy_error]' })).text(),
   );
   expect(events.at(-1)).toMatchObject({ type: 'error', code: 'PROXY_ERROR' });
   expect(events.some(({ type }) => type === 'complete')).toBe(false);
