@@ -454,8 +454,8 @@ declare
 begin
   perform onetake.require_operator(resolve_as_accepted.actor, resolve_as_accepted.reason);
   was := onetake.lock_request(resolve_as_accepted.request_id, array['ambiguous']);
-  if task is null or length(task) not between 1 and 255 or task ~ '[[:cntrl:]]' then
-    raise exception 'onetake: a provider task id has 1 to 255 characters and no control characters'
+  if task is null or length(task) not between 1 and 255 or task ~ '[[:cntrl:]]' or task ~ '^\s|\s$' then
+    raise exception 'onetake: a provider task id has 1 to 255 characters, no control characters and no space around it'
       using errcode = 'invalid_parameter_value';
   end if;
   if exists (
@@ -1280,7 +1280,8 @@ select
       when l.windows >= c.requests_per_minute then format('rate: %s of %s requests this minute, next slot in %s s',
         l.windows, c.requests_per_minute, ceil(extract(epoch from l.opens_at - s.now)))
       when l.slots >= c.max_concurrent_generations then format('%s of %s generations running', l.slots,
-        c.max_concurrent_generations)
+        c.max_concurrent_generations) || case when l.unknown > 0
+          then format(', %s perhaps: outcome unknown', l.unknown) else '' end
       when b.state = 'open' and o.refuses then 'breaker open: a probe is due'
       when b.ramp_acceptances is not null and o.refuses then 'breaker closed again: submissions ramp up'
       else 'a worker'
@@ -1368,15 +1369,18 @@ left join lateral (
   select
     w.windows,
     w.opens_at,
-    (
-      select count(*) from onetake.submission_attempts w
-      where w.account = r.account and w.slot_freed_at is null and w.slot_until > s.now
-    ) as slots
+    g.slots,
+    g.unknown
   from (
     select count(*) as windows, min(x.window_until) as opens_at
     from onetake.submission_attempts x
     where x.account = r.account and x.window_until > s.now
   ) w
+  cross join (
+    select count(*) as slots, count(*) filter (where x.certainty = 'unknown') as unknown
+    from onetake.submission_attempts x
+    where x.account = r.account and x.slot_freed_at is null and x.slot_until > s.now
+  ) g
   where r.state = 'queued'
 ) l on true;
 --> statement-breakpoint
@@ -1464,7 +1468,7 @@ from onetake.read_pauses p
 where p.since < clock_timestamp() - interval '1 minute'
 union all
 select 'account', concat_ws('/', h.account, h.operation), 'held: ' || replace(h.kind, '_', ' '), h.since,
-  'onetake accounts release ' || h.account
+  concat('onetake accounts release ', h.account, ' --operation ' || h.operation, ' --reason ''…''')
 from onetake.account_holds h
 where h.ended_at is null and (h.until is null or h.until > clock_timestamp())
 union all

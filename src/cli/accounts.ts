@@ -148,9 +148,11 @@ function statusOf(row: AccountOverview): string {
         `one goes first${scopeOf(trial)} since the release of ${instant(new Date(trial.since))}: ` +
         `${trial.inFlight === 0 ? 'none under way' : 'under way'}, ${trial.waiting} waiting`,
     ),
+    ...(row.unknownSlots === 0 ? [] : [`${row.unknownSlots} perhaps running: see onetake ambiguous list`]),
     ...(row.pausedUntil === null ? [] : [`paused (${row.pauseKind}) until ${instant(row.pausedUntil)}`]),
   ];
-  return parts.length === 0 ? 'ready' : parts.join('; ');
+  if (row.holds.length === 0 && row.trials.length === 0 && row.pausedUntil === null) parts.unshift('ready');
+  return parts.join('; ');
 }
 
 function scopeOf({ operation }: { readonly operation: string | null }): string {

@@ -50,6 +50,11 @@ export function addAmbiguous(program: Command, run: Runner): void {
   addReopen(ambiguous, run);
 }
 
+function taskId(text: string): string {
+  if (text.length > 0 && text.trim() === text) return text;
+  throw usageError('--accepted: expected the task id at the provider, without spaces around it.');
+}
+
 interface ResolveOptions {
   readonly accepted?: string;
   readonly notAccepted?: true;
@@ -66,7 +71,7 @@ function addResolve(ambiguous: Command, run: Runner): void {
   ambiguous
     .command('resolve <id>')
     .description('Settles one, by what the provider says about it. Exactly one of the first three is needed.')
-    .option('--accepted <task-id>', 'the provider has it: it goes on with this task')
+    .option('--accepted <task-id>', 'the provider has it: it goes on with this task', taskId)
     .addOption(
       new Option('--not-accepted', 'the provider has nothing of it: permits one more paid POST').conflicts([
         'accepted',

@@ -1,3 +1,4 @@
+import type { Command } from 'commander';
 import { suggestion } from '../core/errors.ts';
 import { REQUEST_STATES, type RequestState } from '../core/generation-request.ts';
 import { usageError } from './errors.ts';
@@ -31,4 +32,20 @@ export function instantOf(option: string): (text: string) => Date {
     if (!Number.isNaN(at.getTime())) return at;
     throw usageError(`${option}: expected an instant with its offset, such as 2026-03-01T12:00:00Z.`);
   };
+}
+
+/**
+ * `--reason --yes` has forgotten its reason, and would be done for the reason "--yes": what names an option is no
+ * value of another. For the options of `command` that take one.
+ */
+export function refuseOptionsAsValues(command: Command, common: readonly string[]): void {
+  const names = new Set([...common, ...command.options.flatMap(({ long, short }) => [long, short])]);
+  for (const option of command.options) {
+    if (!option.required) continue;
+    const parse = option.parseArg;
+    option.argParser((text: string, previous: unknown) => {
+      if (names.has(text)) throw usageError(`${option.long}: its value is missing, ${text} is an option.`);
+      return parse === undefined ? text : parse(text, previous);
+    });
+  }
 }

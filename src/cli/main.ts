@@ -4,6 +4,7 @@ import { suggestion } from '../core/errors.ts';
 import { loadEnvFile, readEnvironment } from '../runtime/environment.ts';
 import { addAccounts } from './accounts.ts';
 import { addAmbiguous } from './ambiguous.ts';
+import { refuseOptionsAsValues } from './arguments.ts';
 import { addBreaker } from './breaker.ts';
 import { type Context, createContext, type Runner } from './context.ts';
 import { addDemo } from './demo.ts';
@@ -107,8 +108,11 @@ async function main(args: readonly string[]): Promise<number> {
   ]) {
     add(program, run);
   }
+  const common = ['--help', ...program.options.map(({ long }) => long ?? '')];
+  refuseOptionsAsValues(program, common);
   for (const command of everyCommand(program)) {
     configure(command, terminal);
+    refuseOptionsAsValues(command, common);
     if (command.commands.length > 0)
       command.on('command:*', ([name]: string[]) => unknownCommand(command, name));
   }

@@ -37,6 +37,8 @@ export interface AccountOverview {
   readonly maxConcurrentGenerations: number;
   readonly window: number;
   readonly slots: number;
+  /** Of these, so many belong to submissions whose outcome is unknown: perhaps nothing runs there. */
+  readonly unknownSlots: number;
   readonly pausedUntil: Date | null;
   readonly pauseKind: string | null;
   readonly holds: readonly {
@@ -58,10 +60,7 @@ export async function listAccounts(sql: Sql): Promise<AccountOverview[]> {
     select count(*)::int from onetake.submission_attempts w
     where w.account = a.name and w.window_until > s.now
   ) as window,
-  (
-    select count(*)::int from onetake.submission_attempts w
-    where w.account = a.name and w.slot_freed_at is null and w.slot_until > s.now
-  ) as slots,
+  g.slots, g.unknown as "unknownSlots",
   case when a.paused_until > s.now then a.paused_until end as "pausedUntil",
   case when a.paused_until > s.now then a.pause_kind end as "pauseKind",
   coalesce((
@@ -71,7 +70,13 @@ export async function listAccounts(sql: Sql): Promise<AccountOverview[]> {
     where h.account = a.name and h.ended_at is null and (h.until is null or h.until > s.now)
   ), '[]') as holds,
   ${TRIALS_OF_ACCOUNT} as trials
-from onetake.accounts a, (select clock_timestamp() as now) s
+from (select clock_timestamp() as now) s
+cross join onetake.accounts a
+cross join lateral (
+  select count(*)::int as slots, count(*) filter (where w.certainty = 'unknown')::int as unknown
+  from onetake.submission_attempts w
+  where w.account = a.name and w.slot_freed_at is null and w.slot_until > s.now
+) g
 order by a.name`,
   );
 }

@@ -150,6 +150,8 @@ describe('bad input', () => {
 
   test.each([
     [['--reason', 'r']],
+    [['--accepted', '--yes', '--reason', 'r']],
+    [['--accepted', ' ', '--reason', 'r']],
     [['--accepted', 't', '--not-accepted', '--reason', 'r']],
     [['--abandon', '--not-accepted', '--reason', 'r']],
     [['--accepted', 't', '--abandon', '--reason', 'r']],

@@ -314,6 +314,7 @@ describe('onetake accounts', () => {
         maxConcurrentGenerations: 4,
         window: 0,
         slots: 0,
+        unknownSlots: 0,
         pausedUntil: null,
         pauseKind: null,
         holds: [

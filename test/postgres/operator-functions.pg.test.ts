@@ -232,7 +232,7 @@ describe('resolve_as_accepted', () => {
     expect((await row(other))['state']).toBe('ambiguous');
   });
 
-  it.each(['', 'x'.repeat(256), 'line\nbreak', null as unknown as string])(
+  it.each(['', ' ', ' task', 'task ', 'x'.repeat(256), 'line\nbreak', null as unknown as string])(
     'refuses a task id that can’t be one (%#)',
     async (taskId) => {
       const { id } = await insertAmbiguous(database);

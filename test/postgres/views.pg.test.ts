@@ -279,6 +279,17 @@ describe('request_overview.waiting_for', () => {
     expect(await waitingFor(await queued())).toBe('4 of 4 generations running');
   });
 
+  it('tells those that perhaps don’t run: their outcome is unknown', async () => {
+    await runningAttempt({ window_until: ago(0) });
+    for (let i = 0; i < 3; i++) {
+      const { attemptId } = await insertAmbiguous(database);
+      await database.query('update onetake.submission_attempts set window_until = now() where id = $1', [
+        attemptId,
+      ]);
+    }
+    expect(await waitingFor(await queued())).toBe('4 of 4 generations running, 3 perhaps: outcome unknown');
+  });
+
   it.each([
     ['submitting', "the provider's answer"],
     ['accepted', 'the provider: task accepted, still running'],
@@ -509,20 +520,33 @@ describe('attention', () => {
       attention_since: ago(20_000),
       poll_trouble: 'http_404',
     });
-    await insert(database, 'account_holds', {
-      account: 'default',
-      kind: 'payment_required',
-      since: ago(40_000),
-      epoch: 0,
-    });
+    for (const [operation, since] of [
+      [null, 40_000],
+      ['dubbing', 50_000],
+    ] as const) {
+      const kind = 'payment_required';
+      await insert(database, 'account_holds', {
+        account: 'default',
+        operation,
+        kind,
+        since: ago(since),
+        epoch: 0,
+      });
+    }
     expect(
       await database.query('select subject_kind, subject, what, command from onetake.attention'),
     ).toEqual([
       {
         subject_kind: 'account',
+        subject: 'default/dubbing',
+        what: 'held: payment required',
+        command: "onetake accounts release default --operation dubbing --reason '…'",
+      },
+      {
+        subject_kind: 'account',
         subject: 'default',
         what: 'held: payment required',
-        command: 'onetake accounts release default',
+        command: "onetake accounts release default --reason '…'",
       },
       {
         subject_kind: 'request',
