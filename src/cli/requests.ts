@@ -13,6 +13,7 @@ interface ListOptions {
   readonly state?: RequestState;
   readonly account?: string;
   readonly operation?: string;
+  readonly key?: string;
   readonly limit: number;
 }
 
@@ -27,12 +28,13 @@ export function addRequests(program: Command, run: Runner): void {
     .option('--state <state>', 'only requests in this state', stateNamed)
     .option('--account <name>', 'only requests of this account')
     .option('--operation <name>', 'only requests of this operation')
+    .option('--key <key>', 'only the request of this key, of each account')
     .option('--limit <n>', 'at most so many', wholeNumber('--limit', 1, 1_000), 50)
     .addHelpText('after', '\nExample:\n  $ onetake requests list --state queued --limit 20')
     .action(
-      run(({ terminal, withClient }, options: ListOptions) =>
+      run(({ terminal, withClient }, { key, ...options }: ListOptions) =>
         withClient(async (client) => {
-          const rows = await client.list(options);
+          const rows = await client.list({ ...options, ...(key === undefined ? {} : { requestKey: key }) });
           if (terminal.json) terminal.value(rows);
           else if (rows.length === 0) terminal.note('There are no such requests.');
           else {
@@ -77,7 +79,10 @@ export function addRequests(program: Command, run: Runner): void {
               { title: 'refunded', value: refundOf },
               { title: 'provider task', value: (row) => row.providerTaskId, flexible: 'wrap' },
             ]);
-            terminal.note("Ask the provider. Seen to it: onetake requests acknowledge ID --reason '…'");
+            terminal.note(
+              'Ask the provider: a line stays until it says that the money is back.',
+              "One that was looked at: onetake requests acknowledge ID --reason '…'",
+            );
             if (rows.length === options.limit)
               terminal.note(`The oldest ${rows.length}; --limit shows more.`);
           }

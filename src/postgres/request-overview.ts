@@ -72,25 +72,38 @@ export interface RequestFilter {
   readonly state?: RequestState;
   readonly account?: string;
   readonly operation?: string;
+  /** Whose intent: at most one of each account. */
+  readonly requestKey?: string;
   /** 1 to 1,000; default 50. */
   readonly limit?: number;
 }
 
 /** Newest first. */
 export async function listRequests(sql: Sql, filter: RequestFilter): Promise<RequestRow[]> {
+  // By the unique index of accounts and keys, which has no entry by the key alone.
+  const source =
+    filter.requestKey === undefined
+      ? 'onetake.generation_requests r'
+      : 'onetake.accounts a join onetake.generation_requests r on r.account = a.name and r.request_key = $5';
   return rows(
     sql,
     // The page first: over the view, the planner works out what every request waits for and then sorts.
     `select ${OVERVIEW} from onetake.request_overview
 where id = any(array(
-  select r.id from onetake.generation_requests r
+  select r.id from ${source}
   where ($1::text is null or r.state = $1) and ($2::text is null or r.account = $2)
     and ($3::text is null or r.operation = $3)
   order by r.created_at desc
   limit $4
 ))
 order by created_at desc`,
-    [filter.state ?? null, filter.account ?? null, filter.operation ?? null, filter.limit ?? 50],
+    [
+      filter.state ?? null,
+      filter.account ?? null,
+      filter.operation ?? null,
+      filter.limit ?? 50,
+      ...(filter.requestKey === undefined ? [] : [filter.requestKey]),
+    ],
   );
 }
 

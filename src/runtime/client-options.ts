@@ -3,7 +3,7 @@ import type { BreakerOverride } from '../core/circuit-breaker.ts';
 import { OnetakeError, suggestion } from '../core/errors.ts';
 import { REQUEST_STATES } from '../core/generation-request.ts';
 import type { RequestFilter, UnrefundedFilter } from '../postgres/request-overview.ts';
-import { isInstant } from './enqueue-options.ts';
+import { isInstant, isPlainText } from './enqueue-options.ts';
 import { NUMBERS } from './options.ts';
 
 // What callers of the client may pass, checked at the door: the types say so only to TypeScript.
@@ -24,8 +24,8 @@ export function checkKeys(given: object, known: readonly string[]): void {
 }
 
 export function checkFilter(filter: RequestFilter): RequestFilter {
-  checkKeys(filter, ['state', 'account', 'operation', 'limit']);
-  const { state, account, operation, limit } = filter;
+  checkKeys(filter, ['state', 'account', 'operation', 'requestKey', 'limit']);
+  const { state, account, operation, requestKey, limit } = filter;
   if (state !== undefined && !REQUEST_STATES.includes(state)) {
     throw invalid(
       'state',
@@ -35,6 +35,9 @@ export function checkFilter(filter: RequestFilter): RequestFilter {
   if (account !== undefined && !isName(account)) throw invalid('account', 'expected the name of an account.');
   if (operation !== undefined && !isName(operation))
     throw invalid('operation', 'expected the name of an operation.');
+  if (requestKey !== undefined && !isPlainText(requestKey, 1, 255)) {
+    throw invalid('requestKey', 'expected 1 to 255 characters without control characters.');
+  }
   if (limit !== undefined && !isWholeNumber(limit, 1, MAX_LIST)) {
     throw invalid('limit', `expected a whole number from 1 to ${MAX_LIST}.`);
   }

@@ -179,7 +179,7 @@ export function isInstant(value: unknown): value is Date {
   return value instanceof Date && value.getTime() >= 0 && value.getTime() <= LAST_INSTANT_MS;
 }
 
-function isPlainText(value: unknown, min: number, max: number): value is string {
+export function isPlainText(value: unknown, min: number, max: number): value is string {
   return (
     typeof value === 'string' && value.length >= min && value.length <= max && !/[\p{Cc}\p{Cs}]/u.test(value)
   );

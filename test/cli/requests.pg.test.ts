@@ -161,7 +161,9 @@ describe('onetake requests', () => {
     const { cli, database } = await setStage();
     await insertRequest(database, { state: 'cancelled' });
     const older = await insertRequest(database);
-    const newer = await insertRequest(database);
+    const newer = await insertRequest(database, { request_key: 'order 17' });
+    expect(await cli.json(['requests', 'list', '--key', 'order 17'])).toMatchObject([{ id: newer }]);
+    expect(await cli.json(['requests', 'list', '--key', 'order 1'])).toEqual([]);
     const rows = await cli.json<{ id: string }[]>(['requests', 'list', '--state', 'queued']);
     expect(rows.map((row) => row.id)).toEqual([newer, older]);
     expect(await cli.json(['requests', 'list', '--limit', '1'])).toHaveLength(1);

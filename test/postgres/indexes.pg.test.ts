@@ -121,6 +121,11 @@ const QUERIES: readonly [string, (sql: Sql) => Promise<unknown>, readonly string
     (sql) => listRequests(sql, { state: 'ambiguous' }),
     ['generation_requests_ambiguous'],
   ],
+  [
+    'the requests of one key',
+    (sql) => listRequests(sql, { requestKey: 'key-1' }),
+    ['generation_requests_request_key_once'],
+  ],
   ['the attempts of one request', (sql) => listAttempts(sql, AN_ID), ['submission_attempts_number_once']],
   ['the other tasks of one request', (sql) => listUnclaimedTasks(sql, AN_ID), ['followed_tasks_pk']],
   ['the load of every account', listAccounts, ['submission_attempts_windows', 'submission_attempts_slots']],

@@ -198,6 +198,7 @@ describe('what the client is asked', () => {
     [{ limit: 1_001 }, 'limit'],
     [{ limit: '5' }, 'limit'],
     [{ account: 7 }, 'account'],
+    [{ requestKey: '' }, 'requestKey'],
   ])('list(%j) is refused and names %s', async (filter, named) => {
     await expect(client.list(filter as never)).rejects.toMatchObject({
       code: 'invalid_option',
