@@ -7,6 +7,7 @@ import { listForgottenAttempts } from '../postgres/lost-attempts.ts';
 import type { SubmissionContext } from './context.ts';
 import { reassertAttempt } from './reassert-attempt.ts';
 import { recordOutcome, reportRecorded } from './record-outcome.ts';
+import { type Ending, recordEndAgain } from './settle-stream.ts';
 
 /** A standby that takes over lacks seconds; who restores a backup has stopped the workers. */
 const REMEMBERED_MS = 300_000;
@@ -16,6 +17,10 @@ interface Settled {
   readonly intent: AttemptIntent;
   readonly outcome: SubmissionOutcome;
   readonly at: number;
+  /** The outcome was a stream, and is remembered for as long as that is read. */
+  readonly isRead: boolean;
+  /** How that ended. */
+  readonly ending?: Ending;
 }
 
 /**
@@ -36,12 +41,26 @@ export class KnownAttempts {
     this.#inFlight.set(intent.attemptId, intent);
   }
 
-  /** Its outcome is committed, or this process can do no more about it (undefined). */
-  ended(attemptId: string, outcome: SubmissionOutcome | undefined): void {
+  /**
+   * Its outcome is committed, or this process can do no more about it (undefined). `isRead`: its stream is read from now
+   * on, until `streamEnded`.
+   */
+  ended(attemptId: string, outcome: SubmissionOutcome | undefined, isRead = false): void {
     const intent = this.#inFlight.get(attemptId);
     this.#inFlight.delete(attemptId);
     if (intent === undefined || outcome === undefined) return;
-    this.#settled.set(attemptId, { intent, outcome, at: this.#clock.monotonic() });
+    this.#settled.set(attemptId, { intent, outcome, at: this.#clock.monotonic(), isRead });
+    this.#forgetOld();
+  }
+
+  /** The end of its stream is committed, or this process can do no more about it (undefined). */
+  streamEnded(attemptId: string, ending: Ending | undefined): void {
+    const settled = this.#settled.get(attemptId);
+    if (settled === undefined) return;
+    this.#settled.delete(attemptId);
+    const { intent, outcome } = settled;
+    const at = this.#clock.monotonic();
+    this.#settled.set(attemptId, { intent, outcome, at, isRead: false, ...(ending && { ending }) });
     this.#forgetOld();
   }
 
@@ -59,6 +78,7 @@ export class KnownAttempts {
       await listForgottenAttempts(ctx.database, {
         unsettled: idsOf(inFlight),
         settled: idsOf(settled.map(({ intent }) => intent)),
+        ended: idsOf(settled.filter(({ ending }) => ending !== undefined).map(({ intent }) => intent)),
       }),
     );
     for (const intent of inFlight.filter(({ attemptId }) => forgotten.has(attemptId))) {
@@ -71,9 +91,8 @@ export class KnownAttempts {
       if (!wasLost) continue;
       ctx.emit('submission:alert', { requestId, attemptId, reason: 'intent_lost', httpStatus: null });
     }
-    for (const { intent, outcome } of settled.filter(({ intent: { attemptId } }) =>
-      forgotten.has(attemptId),
-    )) {
+    for (const { intent, outcome, ending } of settled) {
+      if (!forgotten.has(intent.attemptId)) continue;
       // As from the spool: a later attempt, of another process, may have been forgotten as well.
       const recorded = await ctx.database.retryingTransaction(async (tx) => {
         const told = await recordOutcome(ctx, tx, intent, outcome, 'replay', intent);
@@ -81,12 +100,15 @@ export class KnownAttempts {
         return told;
       });
       reportRecorded(ctx, recorded);
+      if (ending === undefined || !(await recordEndAgain(ctx, intent, ending))) continue;
+      await doubt(ctx.database, intent);
     }
   }
 
   #forgetOld(): void {
     const since = this.#clock.monotonic() - REMEMBERED_MS;
-    for (const [attemptId, { at }] of this.#settled) {
+    for (const [attemptId, { at, isRead }] of this.#settled) {
+      if (isRead) continue;
       if (at >= since && this.#settled.size <= MOST_REMEMBERED) return;
       this.#settled.delete(attemptId);
     }

@@ -1,11 +1,9 @@
 import type { StreamEnd, StreamReading, SubmissionStream } from '../core/provider.ts';
-import { READER_LEASE_MS } from '../core/stream.ts';
-import { renewReader } from '../postgres/accepted-streams.ts';
 import type { StreamFiles } from '../storage/directory-storage.ts';
 import type { StoreFailure } from '../storage/store-result.ts';
 import type { SubmissionContext } from './context.ts';
 import { withDeadline } from './pause.ts';
-import type { AttemptIds } from './record-outcome.ts';
+import { type RenewContext, renewLease, type StreamReader } from './renew-lease.ts';
 
 const RENEW_EVERY_MS = 15_000;
 /** A provider ends its stream by itself within its deadline. */
@@ -26,16 +24,17 @@ export interface ReadStream {
  * the total deadline, from here on, whatever stream and storage do. Never rejects.
  */
 export async function readStream(
-  ctx: Pick<SubmissionContext, 'database' | 'storage' | 'settingsOf'>,
-  { operation, ...ids }: AttemptIds & { readonly operation: string },
+  ctx: RenewContext & Pick<SubmissionContext, 'storage'>,
+  reader: StreamReader,
   stream: SubmissionStream,
 ): Promise<ReadStream | undefined> {
-  const files = ctx.storage?.storeStream(ids.requestId);
-  const { totalMs } = ctx.settingsOf(operation).stream;
+  const { attempt } = reader;
+  const files = ctx.storage?.storeStream(attempt.requestId);
+  const { totalMs } = ctx.settingsOf(attempt.operation).stream;
   const endsAt = performance.now() + totalMs + SILENCE_MARGIN_MS;
   const inTime = <T>(work: Promise<T>, late: T) => withDeadline(work, endsAt - performance.now(), late);
   let bytes = 0;
-  const lease = keepLease(ctx, ids, { bytes: () => bytes, onLost: () => stream.cancel() });
+  const lease = keepLease(ctx, reader, { bytes: () => bytes, onLost: () => stream.cancel() });
   try {
     // The first says whose the request is by now.
     await lease.renew();
@@ -62,8 +61,8 @@ export async function readStream(
 
 /** Renews it now and then, until it is left or lost. */
 export function keepLease(
-  ctx: Pick<SubmissionContext, 'database'>,
-  ids: AttemptIds,
+  ctx: RenewContext,
+  reader: StreamReader,
   { bytes, onLost }: { readonly bytes: () => number; readonly onLost?: () => void },
 ) {
   let isOurs = true;
@@ -72,7 +71,7 @@ export function keepLease(
     if (isRenewing) return;
     isRenewing = true;
     try {
-      isOurs &&= await renewReader(ctx.database, ids, { leaseMs: READER_LEASE_MS, bytes: bytes() });
+      isOurs &&= await renewLease(ctx, reader, bytes());
     } catch {
       // A database that is away for as long as the lease will find it ended; till then, it goes on.
     }

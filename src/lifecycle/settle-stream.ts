@@ -1,8 +1,8 @@
 import { deliveryWarnings } from '../core/delivery.ts';
 import type { EncodedFields } from '../core/operations.ts';
 import type { StreamEnd } from '../core/provider.ts';
-import { judgeStreamEnd, READER_LEASE_MS, READER_LOST, type StreamVerdict } from '../core/stream.ts';
-import { failStream, renewReader, writeStreamEnd } from '../postgres/accepted-streams.ts';
+import { judgeStreamEnd, READER_LOST, type StreamVerdict } from '../core/stream.ts';
+import { failStream, writeStreamEnd } from '../postgres/accepted-streams.ts';
 import { insertAssets, type NewAsset, succeedRequest } from '../postgres/accepted-tasks.ts';
 import { endConcurrencyPause } from '../postgres/accounts.ts';
 import { retryDelayMs, type Sql } from '../postgres/database.ts';
@@ -16,6 +16,7 @@ import type { RescueContext, SubmissionContext } from './context.ts';
 import { pause, unlessGivenUp, withDeadline } from './pause.ts';
 import { discard, endOfStorage, keepLease, type ReadStream, STALLED } from './read-stream.ts';
 import type { AttemptIds } from './record-outcome.ts';
+import { renewLease, type StreamReader } from './renew-lease.ts';
 
 /** Tries of a transaction that fails for another reason than a database that is away. */
 const TRIES = 600;
@@ -24,47 +25,61 @@ const TRIES = 600;
 const PUBLISH_MS = 120_000;
 
 /** What the end of a stream leaves behind. */
-interface Ending {
+export interface Ending {
   readonly verdict: StreamVerdict;
   readonly files: readonly StoredStreamFile[];
   readonly warnings: readonly string[];
   readonly document: Extract<StreamEnd, { kind: 'complete' }>['document'];
+  /** Read of it, published or not. */
+  readonly bytes: number;
 }
 
 /**
  * Ends a request by its stream: files under their names, then one transaction, then the health. Published means that
  * the request is this attempt's still, by its lease before and by its row after: else nothing of it stays. Tried until
- * `giveUp` is aborted; then rescue ends it, when the lease is over. Files under way are `uncut` by a stop.
+ * `giveUp` is aborted; then rescue ends it, when the lease is over. Files under way are `uncut` by a stop. What was
+ * recorded; undefined: nothing, as far as anybody knows.
  */
 export async function settleStream(
   ctx: SubmissionContext,
-  attempt: AttemptIds & { readonly operation: string; readonly fields: EncodedFields },
+  reader: StreamReader,
   { end, files, bytes }: ReadStream,
   giveUp: AbortSignal,
   uncut: <T>(work: Promise<T>) => Promise<T> = (work) => work,
-): Promise<void> {
+): Promise<Ending | undefined> {
+  const { attempt } = reader;
   const ids = { attemptId: attempt.attemptId, requestId: attempt.requestId };
   const patiently = <T>(work: () => Promise<T>) => untilGivenUp(ctx, giveUp, work);
-  let ending: Ending = endingOf(end, [], attempt);
+  let ending: Ending = { ...endingOf(end, [], attempt), bytes };
   if (end.kind === 'complete') {
-    const renewal = { leaseMs: READER_LEASE_MS, bytes };
-    if ((await patiently(() => renewReader(ctx.database, ids, renewal))) !== true) return discard(files);
-    const lease = keepLease(ctx, ids, { bytes: () => bytes });
+    if ((await patiently(() => renewLease(ctx, reader, bytes))) !== true) {
+      await discard(files);
+      return undefined;
+    }
+    const lease = keepLease(ctx, reader, { bytes: () => bytes });
     const published = await uncut(withDeadline(files.publish(), PUBLISH_MS, STALLED));
     lease.leave();
-    ending =
-      'reason' in published
-        ? endingOf(endOfStorage(published.reason), [], attempt)
-        : endingOf(end, published, attempt);
+    const [how, stored] =
+      'reason' in published ? ([endOfStorage(published.reason), []] as const) : ([end, published] as const);
+    ending = { ...endingOf(how, stored, attempt), bytes };
   }
   const record = () => ctx.database.transaction((tx) => recordStreamEnd(tx, ids, ending, 'reader'));
   const recorded = await patiently(record);
   // One that was given up may be committed still, and then its files are recorded.
   const mayStand = ending.verdict.to === 'succeeded' && recorded?.isSuperseded !== true;
   if (!mayStand) await discard(files);
-  if (recorded === undefined || recorded.isSuperseded) return;
-  report(ctx, ids, ending, bytes);
+  if (recorded === undefined || recorded.isSuperseded) return undefined;
+  report(ctx, ids, ending);
   if (recorded.healthDue) await unlessGivenUp(giveUp, () => applyHealth(ctx, ids.attemptId));
+  return ending;
+}
+
+/** The end of a stream that was recorded, on a database that has forgotten it; true when it is recorded again. */
+export async function recordEndAgain(ctx: RescueContext, ids: AttemptIds, ending: Ending): Promise<boolean> {
+  const record = (tx: Sql) => recordStreamEnd(tx, ids, ending, 'reader');
+  const { isSuperseded } = await ctx.database.retryingTransaction(record);
+  if (!isSuperseded) report(ctx, ids, ending);
+  return !isSuperseded;
 }
 
 /** Rescue: nobody has been heard of who reads it, and nobody else can. */
@@ -73,10 +88,11 @@ export async function rescueLostReader(
   ids: AttemptIds,
   patience: Parameters<RescueContext['database']['retryingTransaction']>[1],
 ): Promise<boolean> {
-  const ending: Ending = { verdict: judgeStreamEnd(READER_LOST), files: [], warnings: [], document: null };
+  const verdict = judgeStreamEnd(READER_LOST);
+  const ending: Ending = { verdict, files: [], warnings: [], document: null, bytes: 0 };
   const record = (tx: Sql) => recordStreamEnd(tx, ids, ending, 'rescue');
   const { isSuperseded } = await ctx.database.retryingTransaction(record, patience);
-  if (!isSuperseded) report(ctx, ids, ending, 0);
+  if (!isSuperseded) report(ctx, ids, ending);
   return !isSuperseded;
 }
 
@@ -84,7 +100,7 @@ function endingOf(
   end: StreamEnd,
   files: readonly StoredStreamFile[],
   { operation, fields }: { readonly operation: string; readonly fields: EncodedFields },
-): Ending {
+): Omit<Ending, 'bytes'> {
   const verdict = judgeStreamEnd(end);
   if (end.kind !== 'complete') return { verdict, files: [], warnings: [], document: null };
   const delivered = files.map(({ index, contentType }) => ({ variant: index, label: null, contentType }));
@@ -138,10 +154,9 @@ function assetOf({ index, contentType, bytes, sha256, location }: StoredStreamFi
 function report(
   ctx: Pick<RescueContext, 'emit'>,
   { requestId, attemptId }: AttemptIds,
-  { verdict, files }: Ending,
-  bytes: number,
+  { verdict, files, bytes }: Ending,
 ): void {
-  for (const { index, bytes } of files) ctx.emit('asset:stored', { requestId, index, bytes });
+  for (const { index, bytes: size } of files) ctx.emit('asset:stored', { requestId, index, bytes: size });
   const { to, failureReason, code, health } = verdict;
   const event = { requestId, attemptId, to, failureReason, code, health, files: files.length, bytes };
   ctx.emit('stream:ended', event);

@@ -94,10 +94,14 @@ where mine.id = $2`,
   return row as OtherTakes;
 }
 
-/** Which of these attempts this database has no row of, or, of `settled`, no outcome. */
+/** Which of these attempts this database has no row of, or, of `settled`, no outcome, or, of `ended`, no stream's end. */
 export async function listForgottenAttempts(
   sql: Sql,
-  attempts: { readonly unsettled: readonly string[]; readonly settled: readonly string[] },
+  attempts: {
+    readonly unsettled: readonly string[];
+    readonly settled: readonly string[];
+    readonly ended: readonly string[];
+  },
 ): Promise<string[]> {
   const forgotten = await rows<{ id: string }>(
     sql,
@@ -105,8 +109,13 @@ export async function listForgottenAttempts(
 where not exists (select from onetake.submission_attempts a where a.id = k.id)
 union all
 select k.id from unnest($2::uuid[]) as k (id)
-where not exists (select from onetake.submission_attempts a where a.id = k.id and a.settled_at is not null)`,
-    [attempts.unsettled, attempts.settled],
+where not exists (select from onetake.submission_attempts a where a.id = k.id and a.settled_at is not null)
+union all
+select k.id from unnest($3::uuid[]) as k (id)
+where not exists (
+  select from onetake.submission_attempts a where a.id = k.id and a.stream_ended_at is not null
+)`,
+    [attempts.unsettled, attempts.settled, attempts.ended],
   );
   return forgotten.map(({ id }) => id);
 }

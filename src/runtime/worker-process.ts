@@ -11,7 +11,7 @@ import type { Reaches } from '../lifecycle/probe.ts';
 import { readStream } from '../lifecycle/read-stream.ts';
 import { createReplay } from '../lifecycle/replay.ts';
 import { settle } from '../lifecycle/settle.ts';
-import { settleStream } from '../lifecycle/settle-stream.ts';
+import { type Ending, settleStream } from '../lifecycle/settle-stream.ts';
 import { submit } from '../lifecycle/submit.ts';
 import { Database } from '../postgres/database.ts';
 import { databaseErrorCode } from '../postgres/errors.ts';
@@ -138,14 +138,17 @@ export function createWorker(options: ProcessOptions = {}): Worker {
     // What it kept back itself (no key for that account, too late) tells nothing about the way there.
     if (outcome.reason !== 'unsent_own_doing') reach.note(lane.provider, outcome.certainty);
     void reportWire(lane.provider);
+    let ending: Ending | undefined;
     try {
       const isCommitted = await settle(ctx, attempt, outcome, giveUp.signal);
-      if (isCommitted) known.ended(attempt.attemptId, outcome);
+      if (isCommitted) known.ended(attempt.attemptId, outcome, stream !== undefined);
       if (!isCommitted || stream === undefined) return;
-      const read = await uncut(readStream(ctx, attempt, stream));
-      if (read !== undefined) await settleStream(ctx, attempt, read, giveUp.signal, uncut);
+      const reader = { attempt, outcome };
+      const read = await uncut(readStream(ctx, reader, stream));
+      ending = read && (await settleStream(ctx, reader, read, giveUp.signal, uncut));
     } finally {
       stream?.cancel();
+      if (stream !== undefined) known.streamEnded(attempt.attemptId, ending);
     }
   };
   const startBatch = (lane: Lane, batch: AdmittedBatch): void => {

@@ -37,7 +37,7 @@ const started = async (world: BreakerWorld): Promise<AdmittedAttempt> => {
   return attempt;
 };
 const end = (world: BreakerWorld, attempt: AdmittedAttempt, how: StreamEnd) =>
-  settleStream(world.ctx, attempt, { end: how, files: NO_FILES, bytes: 0 }, NEVER);
+  settleStream(world.ctx, { attempt, outcome: STARTED }, { end: how, files: NO_FILES, bytes: 0 }, NEVER);
 const effects = async (world: BreakerWorld, { requestId }: AdmittedAttempt) => {
   const attempt = await world.attempt(requestId);
   return [attempt['health_effect'], attempt['stream_health_effect']];
@@ -112,7 +112,12 @@ set stream_ended_at = clock_timestamp(), stream_end = 'stream_cut', stream_healt
         if (name === 'stream:ended') gone.abort();
       },
     });
-    await settleStream(dying, under, { end: CUT, files: NO_FILES, bytes: 0 }, gone.signal);
+    await settleStream(
+      dying,
+      { attempt: under, outcome: STARTED },
+      { end: CUT, files: NO_FILES, bytes: 0 },
+      gone.signal,
+    );
     expect(await effects(world, under)).toEqual(['nothing_to_apply', null]);
     await world.client.overrideBreaker({ name: 'sonilo/text-to-music', mode: 'released', ...note });
     await rescue(world.ctx);

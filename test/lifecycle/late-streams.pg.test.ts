@@ -68,8 +68,9 @@ async function openLateWorld(): Promise<LateWorld> {
         { kind: 'complete', streams: 1, document: null },
       ];
       const stream = { read: async () => readings.shift() as StreamReading, cancel: () => undefined };
-      const read = await readStream(ctx, attempt, stream);
-      if (read !== undefined) await settleStream(ctx, attempt, read, NEVER);
+      const reader = { attempt, outcome: STARTED };
+      const read = await readStream(ctx, reader, stream);
+      if (read !== undefined) await settleStream(ctx, reader, read, NEVER);
       expect(await readdir(join(directory, '.partial')).catch(() => [])).toEqual([]);
     },
     owed: () =>

@@ -11,13 +11,14 @@ test.each<[string, () => Promise<StreamReading>, object]>([
   ['a provider that never does', never, { errorCode: 'provider_silent' }],
 ])('%s holds a stream no longer than its deadline', async (_who, read, end) => {
   const cancelled: string[] = [];
-  const ids = { attemptId: randomUUID(), requestId: randomUUID(), operation: 'text-to-music' };
+  const attempt = { attemptId: randomUUID(), requestId: randomUUID(), operation: 'text-to-music' };
   const ctx = {
-    database: { executeSql: async () => ({ rows: [ids] }) },
+    database: { executeSql: async () => ({ rows: [attempt] }) },
     settingsOf: () => ({ stream: { totalMs: 200 } }),
     storage: { storeStream: () => ({ write: never, publish: never, discard: never }) },
   };
-  const done = await readStream(ctx as never, ids, { read, cancel: () => void cancelled.push('stream') });
+  const stream = { read, cancel: () => void cancelled.push('stream') };
+  const done = await readStream(ctx as never, { attempt } as never, stream);
   expect(done?.end).toMatchObject({ kind: 'interrupted', ...end });
   expect(cancelled).not.toEqual([]);
 });
