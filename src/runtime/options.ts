@@ -230,7 +230,7 @@ function readAccounts(root: Section, providers: readonly string[]): Record<strin
   }
   const names = root.has('accounts') ? section.names() : [DEFAULTS.account];
   const choices = `one of providers (${providers.join(', ') || 'there is none'})`;
-  return record(names, (name) => {
+  const accounts = record(names, (name) => {
     const account = section.child(name, KEYS.account);
     const provider = account.choice('provider', providers, DEFAULTS.provider, choices);
     return {
@@ -240,6 +240,26 @@ function readAccounts(root: Section, providers: readonly string[]): Record<strin
       maxConcurrentGenerations: account.number('maxConcurrentGenerations', NUMBERS.maxConcurrentGenerations),
     };
   });
+  refuseSharedKeys(section, accounts);
+  return accounts;
+}
+
+/** By the variable's name: keys are read later, and by workers and pollers alone. */
+function refuseSharedKeys(section: Section, accounts: Readonly<Record<string, ResolvedAccount>>): void {
+  const owners = new Map<string, string>();
+  for (const [name, { provider, apiKeyEnv }] of Object.entries(accounts)) {
+    const key = `${provider} ${apiKeyEnv}`;
+    const owner = owners.get(key);
+    // Empty: refused already.
+    if (owner === undefined || apiKeyEnv === '') owners.set(key, name);
+    else {
+      const other = `got ${apiKeyEnv}, which ${section.path}.${owner} has`;
+      section.refuse(
+        `${name}.apiKeyEnv`,
+        `expected a variable of its own, ${other}: the limits of one key would be counted twice.`,
+      );
+    }
+  }
 }
 
 /** Accounts that shared a key by oversight would spend one limit and one balance twice: so one has a default. */

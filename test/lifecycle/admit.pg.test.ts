@@ -97,7 +97,7 @@ describe('an account or a breaker that somebody has locked', () => {
     const accounts = Object.fromEntries(
       ['anna', 'ben'].map((name) => [
         name,
-        { apiKeyEnv: 'KEY', requestsPerMinute: 100, maxConcurrentGenerations: 100 },
+        { apiKeyEnv: `KEY_${name.toUpperCase()}`, requestsPerMinute: 100, maxConcurrentGenerations: 100 },
       ]),
     );
     const world = await openWorld({ provider: 'raw', config: { accounts } });
@@ -179,7 +179,7 @@ describe('a breaker that opens between the look and the lock', () => {
     const accounts = Object.fromEntries(
       ['anna', 'ben'].map((name) => [
         name,
-        { apiKeyEnv: 'KEY', requestsPerMinute: 100, maxConcurrentGenerations: 100 },
+        { apiKeyEnv: `KEY_${name.toUpperCase()}`, requestsPerMinute: 100, maxConcurrentGenerations: 100 },
       ]),
     );
     const world = await openWorld({ provider: 'raw', config: { accounts } });
@@ -388,7 +388,7 @@ values ($1, $2, 'exclusive', gen_random_uuid()::text, now() - interval '1 hour')
     const account = { apiKeyEnv: 'KEY', requestsPerMinute: 100, maxConcurrentGenerations: 100 };
     const world = await openWorld({
       provider: 'raw',
-      config: { accounts: { default: account, other: account } },
+      config: { accounts: { default: account, other: { ...account, apiKeyEnv: 'OTHER_KEY' } } },
     });
     const held = await world.song('held', { account: 'other' });
     await world.database.query(

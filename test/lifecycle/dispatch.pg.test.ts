@@ -159,7 +159,7 @@ from onetake.generation_requests r, generate_series(1, 2050) n`,
     const accounts = Object.fromEntries(
       ['anna', 'ben', 'cleo'].map((name) => [
         name,
-        { apiKeyEnv: 'KEY', requestsPerMinute: 100, maxConcurrentGenerations: 100 },
+        { apiKeyEnv: `KEY_${name.toUpperCase()}`, requestsPerMinute: 100, maxConcurrentGenerations: 100 },
       ]),
     );
     const world = await openWorld({ provider: 'raw', config: { accounts } });
@@ -184,7 +184,7 @@ from onetake.generation_requests r, generate_series(1, 2050) n`,
 
   it('is not held up by a lane of another account that is blocked', async () => {
     const accounts = {
-      blocked: { apiKeyEnv: 'KEY', requestsPerMinute: 1, maxConcurrentGenerations: 1 },
+      blocked: { apiKeyEnv: 'BLOCKED_KEY', requestsPerMinute: 1, maxConcurrentGenerations: 1 },
       open: { apiKeyEnv: 'KEY', requestsPerMinute: 100, maxConcurrentGenerations: 100 },
     };
     const world = await openWorld({ provider: 'raw', config: { accounts } });
@@ -229,7 +229,7 @@ describe('a lane that this worker can’t serve', () => {
     const account = { apiKeyEnv: 'KEY', requestsPerMinute: 100, maxConcurrentGenerations: 100 };
     const world = await openWorld({
       provider: 'raw',
-      config: { accounts: { foreign: account, mine: account } },
+      config: { accounts: { foreign: account, mine: { ...account, apiKeyEnv: 'MY_KEY' } } },
     });
     const foreign = await world.song('foreign', { account: 'foreign' });
     const mine = await world.song('mine', { account: 'mine' });

@@ -84,7 +84,7 @@ describe('a read that tells nothing', () => {
     const world = await openWorld({
       provider: 'raw',
       config: {
-        accounts: Object.fromEntries(accounts.map((name) => [name, { apiKeyEnv: 'KEY' }])),
+        accounts: Object.fromEntries(accounts.map((name, n) => [name, { apiKeyEnv: `KEY_${n}` }])),
         poller: { intervalMs: 60_000, maxIntervalMs: 60_000, concurrency: 32 },
       },
     });

@@ -19,7 +19,7 @@ async function acceptedWorld(
   const accounts = Object.fromEntries(
     Object.keys(counts).map((name) => [
       name,
-      { apiKeyEnv: 'KEY', requestsPerMinute: 10_000, maxConcurrentGenerations: 10_000 },
+      { apiKeyEnv: `KEY_${name.toUpperCase()}`, requestsPerMinute: 10_000, maxConcurrentGenerations: 10_000 },
     ]),
   );
   const world = await openWorld({ provider: 'raw', config: { accounts, poller: POLLER, ...config } });

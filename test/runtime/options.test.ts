@@ -473,6 +473,29 @@ describe('accounts and providers', () => {
     ).toEqual(['accounts.default.apiKeyEnv']);
   });
 
+  it('share no key of one provider: its limits would be counted once for each of them', () => {
+    const [problem, ...more] = problemsOf({ accounts: { default: {}, b: { apiKeyEnv: 'SONILO_API_KEY' } } });
+    expect(more).toEqual([]);
+    expect(problem).toEqual({
+      path: 'accounts.b.apiKeyEnv',
+      message:
+        'expected a variable of its own, got SONILO_API_KEY, which accounts.default has: the limits of one key ' +
+        'would be counted twice.',
+    });
+    const providers = { sonilo: {}, mine: { baseUrl: 'https://x.example' } };
+    const elsewhere = { provider: 'mine', apiKeyEnv: 'SONILO_API_KEY' };
+    expect(pathsOf({ providers, accounts: { default: {}, b: elsewhere } })).toEqual([]);
+    expect(pathsOf({ providers, accounts: { default: {}, b: elsewhere, c: elsewhere } })).toEqual([
+      'accounts.c.apiKeyEnv',
+    ]);
+    // Refused already, and no name that two have in common.
+    const noName = { apiKeyEnv: 'no name' };
+    expect(pathsOf({ accounts: { a: noName, b: noName } })).toEqual([
+      'accounts.a.apiKeyEnv',
+      'accounts.b.apiKeyEnv',
+    ]);
+  });
+
   it('are not empty', () => {
     expect(pathsOf({ accounts: {} })).toEqual(['accounts']);
     expect(pathsOf({ accounts: { default: undefined } })).toEqual(['accounts']);

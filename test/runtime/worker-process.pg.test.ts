@@ -72,7 +72,8 @@ describe('stop()', () => {
 
   it('closes the gate: what was admitted as it came is known to be unsent, and goes back', async () => {
     const account = { apiKeyEnv: 'KEY', requestsPerMinute: 100, maxConcurrentGenerations: 100 };
-    const world = await openWorld({ provider: 'raw', config: { accounts: { anna: account, ben: account } } });
+    const accounts = { anna: account, ben: { ...account, apiKeyEnv: 'OTHER_KEY' } };
+    const world = await openWorld({ provider: 'raw', config: { accounts } });
     const id = await world.song('one', { account: 'anna' });
     const other = await world.song('other', { account: 'ben' });
     let stopped: Promise<void> | undefined;
