@@ -118,8 +118,10 @@ async function rescueEndedLeases(ctx: RescueContext, failures: unknown[]): Promi
 async function rescueLostReaders(ctx: RescueContext, failures: unknown[]): Promise<number> {
   const passedOver: string[] = [];
   return inBatches(async () => {
-    await ctx.database.retryingTransaction((tx) => noteMissedReaders(tx, BATCH, READER_GRACE_MS), PATIENCE);
-    const lost = await ctx.database.transaction((tx) => listLostReaders(tx, BATCH, passedOver));
+    const lost = await ctx.database.retryingTransaction(async (tx) => {
+      await noteMissedReaders(tx, BATCH, READER_GRACE_MS);
+      return listLostReaders(tx, BATCH, passedOver);
+    }, PATIENCE);
     let count = 0;
     for (const ids of lost) {
       const done = await each([ids], failures, () => rescueLostReader(ctx, ids, PATIENCE));
