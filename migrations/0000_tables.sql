@@ -360,6 +360,7 @@ CREATE INDEX "generation_requests_ambiguous" ON "onetake"."generation_requests" 
 CREATE INDEX "generation_requests_attention" ON "onetake"."generation_requests" USING btree ("attention_since") WHERE attention is not null;--> statement-breakpoint
 CREATE INDEX "generation_requests_not_refunded" ON "onetake"."generation_requests" USING btree ("settled_at") WHERE state in ('failed', 'rejected', 'cancelled', 'expired') and refunded is not true and (provider_task_id is not null or stream_attempt_id is not null);--> statement-breakpoint
 CREATE INDEX "generation_requests_newest" ON "onetake"."generation_requests" USING btree ("created_at");--> statement-breakpoint
+CREATE INDEX "operator_actions_by_subject" ON "onetake"."operator_actions" USING btree ("subject");--> statement-breakpoint
 CREATE INDEX "submission_attempts_windows" ON "onetake"."submission_attempts" USING btree ("account","window_until");--> statement-breakpoint
 CREATE INDEX "submission_attempts_rounds" ON "onetake"."submission_attempts" USING btree ("account","operation","round");--> statement-breakpoint
 CREATE INDEX "submission_attempts_slots" ON "onetake"."submission_attempts" USING btree ("account","slot_until") WHERE slot_freed_at is null;--> statement-breakpoint

@@ -17,6 +17,7 @@ export { type ClassifiedOutcome, classifyGenerationOutcome } from './core/outcom
 export type { EnqueueResult } from './lifecycle/enqueue.ts';
 export type { EnqueueManyResult, RefusedItem } from './lifecycle/enqueue-many.ts';
 export type { InstallationIdentity, InstallationStatus } from './postgres/installation.ts';
+export type { Decision } from './postgres/operator-actions.ts';
 export type { CallerTransaction } from './queue/caller-transaction.ts';
 export {
   type Client,

@@ -140,7 +140,11 @@ export function showHistory(terminal: Terminal, rows: readonly BreakerHistoryRow
       value: (row) => `${row.previousState} -> ${row.nextState}`.replaceAll('_', ' '),
       format: (row) => FORMAT[row.nextState],
     },
-    { title: 'cause', value: (row) => row.cause.replaceAll('_', ' '), flexible: 'wrap' },
+    {
+      title: 'cause',
+      value: (row) => row.cause.replaceAll('_', ' ') + (row.actor === null ? '' : ` by ${row.actor}`),
+      flexible: 'wrap',
+    },
     {
       title: 'answer',
       // Without an answer, at least what that was taken for.

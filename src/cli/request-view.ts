@@ -1,5 +1,6 @@
 import type { RequestState } from '../core/generation-request.ts';
 import type { UnclaimedTask } from '../postgres/followed-tasks.ts';
+import type { Decision } from '../postgres/operator-actions.ts';
 import type { AttemptRow, FileRow } from '../postgres/request-overview.ts';
 import type { RequestDetails } from '../runtime/client.ts';
 import type { Terminal } from './output.ts';
@@ -24,7 +25,7 @@ export const STATE_FORMAT: Readonly<Record<RequestState, Format | undefined>> = 
 export const OUTCOME_UNKNOWN = 'Outcome unknown, possibly charged: do not resubmit it.';
 
 /** The `requests show` object. */
-export function requestJson(request: RequestDetails) {
+export function requestJson(request: RequestDetails, decisions: readonly Decision[]) {
   return {
     id: request.id,
     state: request.state,
@@ -43,6 +44,7 @@ export function requestJson(request: RequestDetails) {
     attempts: request.attempts,
     otherTasks: request.otherTasks,
     files: request.files.map((file) => ({ ...file, location: locationOf(file) })),
+    decisions,
     warnings: request.warnings,
     createdAt: request.createdAt,
     settledAt: request.settledAt,
@@ -59,9 +61,13 @@ function nameOf({ kind, variant, label }: FileRow): string {
   return `${label ?? kind}${variant === 0 ? '' : ` ${variant + 1}`}`;
 }
 
-export function showRequest(terminal: Terminal, request: RequestDetails): void {
+export function showRequest(
+  terminal: Terminal,
+  request: RequestDetails,
+  decisions: readonly Decision[] = [],
+): void {
   if (terminal.json) {
-    terminal.value(requestJson(request));
+    terminal.value(requestJson(request, decisions));
     return;
   }
   terminal.block([
@@ -87,6 +93,15 @@ export function showRequest(terminal: Terminal, request: RequestDetails): void {
       { title: 'phase', value: (row) => row.phase?.replaceAll('_', ' ') ?? null },
       { title: 'answer', value: answerOf, flexible: 'wrap' },
       { title: 'bought', value: (row) => row.certainty ?? 'in flight' },
+    ]);
+  }
+  if (decisions.length > 0) {
+    terminal.print('');
+    terminal.table<Decision>(decisions, [
+      { title: 'decided', value: (row) => instant(row.at) },
+      { title: 'what', value: (row) => row.action.replaceAll('_', ' ') },
+      { title: 'by', value: (row) => row.actor, flexible: 'wrap' },
+      { title: 'because', value: (row) => row.reason, flexible: 'wrap' },
     ]);
   }
   if (request.otherTasks.length > 0) {

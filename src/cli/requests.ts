@@ -103,7 +103,7 @@ export function addRequests(program: Command, run: Runner): void {
               hint: 'See `onetake requests list`.',
             });
           }
-          showRequest(terminal, request);
+          showRequest(terminal, request, await client.listDecisions(request.id));
           return undefined;
         }),
       ),

@@ -715,7 +715,9 @@ export const operatorActions = onetake.table(
     subject: text('subject').notNull(),
     reason: text('reason').notNull(),
   },
-  () => [
+  (table) => [
+    // What was decided about one request.
+    index('operator_actions_by_subject').on(table.subject),
     check('operator_actions_name_an_actor', sql.raw(`btrim(actor) <> ''`)),
     check('operator_actions_give_a_reason', sql.raw(`btrim(reason) <> ''`)),
   ],

@@ -19,6 +19,7 @@ import {
 import { CommitUnknownError, Database, type Sql } from '../postgres/database.ts';
 import { listUnclaimedTasks, type UnclaimedTask } from '../postgres/followed-tasks.ts';
 import { type InstallationStatus, readInstallation } from '../postgres/installation.ts';
+import { type Decision, listDecisions } from '../postgres/operator-actions.ts';
 import {
   type AmbiguousSubmission,
   abandonRequest,
@@ -154,6 +155,11 @@ export interface Client {
   enqueue(input: EnqueueInput, options?: { readonly tx?: CallerTransaction }): Promise<EnqueueResult>;
   /** Undefined when there is none with that id (or unique prefix of 8 or more). */
   get(id: string): Promise<RequestDetails | undefined>;
+  /**
+   * What operators decided about it, oldest first: for whoever asks later, and not for your customers. Throws
+   * `request_not_found`.
+   */
+  listDecisions(id: string): Promise<Decision[]>;
   /** Newest first. Throws `unknown_account`, `unknown_operation` when nothing has such a name. */
   list(filter?: RequestFilter): Promise<RequestRow[]>;
   /**
@@ -345,6 +351,7 @@ export function createClient(options: ClientOptions): Client {
   const self: Client = {
     enqueue: enqueueEither as Client['enqueue'],
     get: (id) => explained(() => get(id)),
+    listDecisions: (id) => explained(async () => listDecisions(database, await requireId(id))),
     list: (filter = {}) => explained(() => list(checkFilter(filter))),
     async waitForGeneration(given, options = {}) {
       const { signal, onProgress } = checkWait(options);

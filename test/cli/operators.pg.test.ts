@@ -131,8 +131,10 @@ describe('onetake ambiguous', () => {
       postsPermitted: 0,
       notBefore: null,
     });
-    const actions = await database.query('select actor, action, reason from onetake.operator_actions');
-    expect(actions).toEqual([{ actor: 'ada', action: 'resolve_as_accepted', reason: 'in the ledger' }]);
+    const show = ['requests', 'show', id];
+    const decision = { actor: 'ada', action: 'resolve_as_accepted', reason: 'in the ledger' };
+    expect(await cli.json(show)).toMatchObject({ decisions: [decision] });
+    expect((await cli.run(show)).stdout).toMatch(/^decided .*\n.* resolve as accepted +ada +in the ledger$/m);
   });
 
   test('prefers --actor to the environment', async () => {

@@ -31,6 +31,7 @@ const SHOW_KEYS = [
   'attempts',
   'otherTasks',
   'files',
+  'decisions',
   'warnings',
   'createdAt',
   'settledAt',

@@ -7,6 +7,7 @@ import { claimDueLooks, listUnclaimedTasks } from '../../src/postgres/followed-t
 import { expireOverdue, isTaskIdInUse, lockJobDue } from '../../src/postgres/generation-requests.ts';
 import { listBreakersWithHealthDue, takeHealthDue } from '../../src/postgres/health-due.ts';
 import { countLoad, readLanes } from '../../src/postgres/lanes.ts';
+import { listDecisions } from '../../src/postgres/operator-actions.ts';
 import { listAmbiguousSubmissions } from '../../src/postgres/operator-functions.ts';
 import {
   findIdsByPrefix,
@@ -126,6 +127,7 @@ const QUERIES: readonly [string, (sql: Sql) => Promise<unknown>, readonly string
     (sql) => listRequests(sql, { requestKey: 'key-1' }),
     ['generation_requests_request_key_once'],
   ],
+  ['the decisions about one request', (sql) => listDecisions(sql, AN_ID), ['operator_actions_by_subject']],
   ['the attempts of one request', (sql) => listAttempts(sql, AN_ID), ['submission_attempts_number_once']],
   ['the other tasks of one request', (sql) => listUnclaimedTasks(sql, AN_ID), ['followed_tasks_pk']],
   ['the load of every account', listAccounts, ['submission_attempts_windows', 'submission_attempts_slots']],
