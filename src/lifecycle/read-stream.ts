@@ -3,6 +3,7 @@ import type { StreamFiles } from '../storage/directory-storage.ts';
 import type { StoreFailure } from '../storage/store-result.ts';
 import type { SubmissionContext } from './context.ts';
 import { withDeadline } from './pause.ts';
+import { printableCode } from './printable-code.ts';
 import { type RenewContext, renewLease, type StreamReader } from './renew-lease.ts';
 
 const RENEW_EVERY_MS = 15_000;
@@ -42,7 +43,7 @@ export async function readStream(
       const reading = await inTime(stream.read(), SILENT);
       if (reading.kind !== 'audio') {
         if (!lease.isOurs()) break;
-        return { end: reading, files, bytes };
+        return { end: withPrintableCode(reading), files, bytes };
       }
       bytes += reading.bytes.byteLength;
       const failure = await inTime(files.write(reading.index, reading.bytes), STALLED);
@@ -95,6 +96,18 @@ export const STALLED: StoreFailure = {
   errorCode: 'stalled',
 };
 const THREW: StreamEnd = { kind: 'interrupted', errorCode: 'provider_threw' };
+
+/** What an adapter tells is stored and logged. */
+function withPrintableCode(end: StreamEnd): StreamEnd {
+  switch (end.kind) {
+    case 'complete':
+      return end;
+    case 'failed':
+      return { ...end, errorCode: printableCode(end.errorCode) };
+    case 'interrupted':
+      return { ...end, errorCode: printableCode(end.errorCode) ?? 'unprintable' };
+  }
+}
 
 /** What is no media that we know is the provider's doing; a disk or bucket is ours. */
 export function endOfStorage(reason: string): StreamEnd {
