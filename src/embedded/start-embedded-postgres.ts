@@ -171,6 +171,7 @@ const KNOWN_OPTIONS = {
 } as const;
 
 function toRequest(options: EmbeddedPostgresOptions): SupervisorRequest {
+  if (typeof options !== 'object' || options === null) throw invalid('expected an object with `mode`');
   const { mode } = options;
   if (mode !== 'ephemeral' && mode !== 'persistent')
     throw invalid('mode must be "ephemeral" or "persistent"');

@@ -2,29 +2,23 @@ import type { AccountLimits } from '../core/admission.ts';
 import type { BreakerOverride } from '../core/circuit-breaker.ts';
 import { OnetakeError, suggestion } from '../core/errors.ts';
 import { REQUEST_STATES } from '../core/generation-request.ts';
+import type { OperatorNote } from '../postgres/operator-functions.ts';
 import type { RequestFilter, UnrefundedFilter } from '../postgres/request-overview.ts';
 import { isInstant, isPlainText } from './enqueue-options.ts';
+import { checkKeys, requireObject } from './option-object.ts';
 import { NUMBERS } from './options.ts';
 
 // What callers of the client may pass, checked at the door: the types say so only to TypeScript.
 
 const NAME = /^[A-Za-z0-9_.-]{1,63}$/;
 const MAX_LIST = 1_000;
+const MAX_FROZEN = 100_000;
+const MAX_HISTORY = 10_000;
+const EXPECTED_INSTANT = 'expected a valid Date of the years 1970 to 9999.';
 const RESOLUTIONS = ['accepted', 'not_accepted', 'abandoned'];
 
-/** An unknown key is a typo, and left unsaid it would be as if the option had not been given. */
-export function checkKeys(given: object, known: readonly string[]): void {
-  for (const key of Object.keys(given)) {
-    if (known.includes(key)) continue;
-    const shown = /^[A-Za-z0-9_.-]{1,40}$/.test(key) ? ` "${key}"` : '';
-    throw new OnetakeError('invalid_option', `Unknown option${shown}.${suggestion(key, known)}`, {
-      hint: `Known: ${known.join(', ')}.`,
-    });
-  }
-}
-
 export function checkFilter(filter: RequestFilter): RequestFilter {
-  checkKeys(filter, ['state', 'account', 'operation', 'requestKey', 'limit']);
+  checkKeys(filter, ['state', 'account', 'operation', 'requestKey', 'limit'], 'filter');
   const { state, account, operation, requestKey, limit } = filter;
   if (state !== undefined && !REQUEST_STATES.includes(state)) {
     throw invalid(
@@ -38,23 +32,43 @@ export function checkFilter(filter: RequestFilter): RequestFilter {
   if (requestKey !== undefined && !isPlainText(requestKey, 1, 255)) {
     throw invalid('requestKey', 'expected 1 to 255 characters without control characters.');
   }
-  if (limit !== undefined && !isWholeNumber(limit, 1, MAX_LIST)) {
-    throw invalid('limit', `expected a whole number from 1 to ${MAX_LIST}.`);
-  }
+  checkLimit(limit);
   return filter;
 }
 
+function checkLimit(limit: number | undefined, max = MAX_LIST): void {
+  if (limit === undefined || isWholeNumber(limit, 1, max)) return;
+  throw invalid('limit', `expected a whole number from 1 to ${max}.`);
+}
+
+export function checkFrozen<Filter extends { readonly limit?: number }>(filter: Filter): Filter {
+  checkKeys(filter, ['id', 'limit'], 'filter');
+  checkLimit(filter.limit, MAX_FROZEN);
+  return filter;
+}
+
+/** Whether its words are any is the database's to say. */
+export function checkNote(note: OperatorNote): void {
+  checkKeys(note, ['actor', 'reason'], 'note');
+}
+
+export function checkHold(note: OperatorNote & { readonly until?: Date }): void {
+  checkKeys(note, ['actor', 'reason', 'until'], 'note');
+  if (note.until !== undefined && !isInstant(note.until)) throw invalid('until', EXPECTED_INSTANT);
+}
+
 export function checkUnrefunded(filter: UnrefundedFilter): UnrefundedFilter {
-  checkKeys(filter, ['account', 'limit']);
+  checkKeys(filter, ['account', 'limit'], 'filter');
   checkFilter(filter);
   return filter;
 }
 
 export function checkResolve(input: { readonly as: string; readonly submitBefore?: Date }): void {
+  requireObject(input, 'input');
   checkKeys(input, ['id', 'actor', 'reason', 'as', ...(KEYS_OF[input.as] ?? [])]);
   if (!RESOLUTIONS.includes(input.as)) throw invalid('as', `expected one of ${RESOLUTIONS.join(', ')}.`);
   if (input.submitBefore !== undefined && !isInstant(input.submitBefore)) {
-    throw invalid('submitBefore', 'expected a valid Date of the years 1970 to 9999.');
+    throw invalid('submitBefore', EXPECTED_INSTANT);
   }
 }
 
@@ -66,7 +80,7 @@ const KEYS_OF: Readonly<Record<string, readonly string[]>> = {
 export function checkAccount(
   account: AccountLimits & { readonly name: string; readonly provider: string },
 ): void {
-  checkKeys(account, ['name', 'provider', 'requestsPerMinute', 'maxConcurrentGenerations']);
+  checkKeys(account, ['name', 'provider', 'requestsPerMinute', 'maxConcurrentGenerations'], 'account');
   for (const key of ['name', 'provider'] as const) {
     if (!isName(account[key])) {
       throw invalid(key, 'expected 1 to 63 letters, digits, dots, dashes or underscores.');
@@ -143,6 +157,7 @@ const RECOVER_KEYS: Readonly<Record<string, readonly string[]>> = {
 };
 
 export function checkRecover(input: RecoverInput): void {
+  requireObject(input, 'input');
   const keys = Object.hasOwn(RECOVER_KEYS, input.mode) ? RECOVER_KEYS[input.mode] : undefined;
   if (keys === undefined) throw invalid('mode', 'expected one of resume, freeze.');
   checkKeys(input, ['mode', 'actor', 'reason', ...keys]);
@@ -151,8 +166,18 @@ export function checkRecover(input: RecoverInput): void {
     throw invalid('force', 'expected true or false.');
   }
   if (input.enqueuedBefore !== undefined && !isInstant(input.enqueuedBefore)) {
-    throw invalid('enqueuedBefore', 'expected a valid Date of the years 1970 to 9999.');
+    throw invalid('enqueuedBefore', EXPECTED_INSTANT);
   }
+}
+
+export function checkHistory(name: string, limit: number): void {
+  checkBreakerName(name);
+  checkLimit(limit, MAX_HISTORY);
+}
+
+function checkBreakerName(name: unknown): void {
+  if (typeof name === 'string') return;
+  throw invalid('name', 'expected that of a breaker, `<provider>/<operation>`.');
 }
 
 export interface OverrideBreakerInput {
@@ -176,10 +201,9 @@ const MAX_EXPIRES_IN_MS = 1_000_000_000_000;
 export function checkOverride(
   input: OverrideBreakerInput,
 ): { readonly at: Date } | { readonly inMs: number } | null {
-  checkKeys(input, OVERRIDE_KEYS);
+  checkKeys(input, OVERRIDE_KEYS, 'input');
   const { name, mode, expiresAt, expiresInMs } = input;
-  if (typeof name !== 'string')
-    throw invalid('name', 'expected that of a breaker, `<provider>/<operation>`.');
+  checkBreakerName(name);
   if (!OVERRIDE_MODES.includes(mode)) throw invalid('mode', `expected one of ${OVERRIDE_MODES.join(', ')}.`);
   const given = [expiresAt, expiresInMs].filter((expiry) => expiry !== undefined).length;
   if (given > (mode === 'released' ? 0 : 1)) {
@@ -191,5 +215,5 @@ export function checkOverride(
   }
   if (expiresAt === undefined) return null;
   if (isInstant(expiresAt)) return { at: expiresAt };
-  throw invalid('expiresAt', 'expected a valid Date of the years 1970 to 9999.');
+  throw invalid('expiresAt', EXPECTED_INSTANT);
 }

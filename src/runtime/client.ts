@@ -58,7 +58,10 @@ import { NoticeQueue } from '../queue/notices.ts';
 import {
   checkAccount,
   checkFilter,
-  checkKeys,
+  checkFrozen,
+  checkHistory,
+  checkHold,
+  checkNote,
   checkOverride,
   checkRecover,
   checkResolve,
@@ -71,9 +74,11 @@ import {
 import { explainDatabaseError, withoutValues } from './database-errors.ts';
 import type { OnetakeConfig } from './define-config.ts';
 import { checkEnqueue, checkEnqueueMany, type EnqueueInput, enqueueRules } from './enqueue-options.ts';
+import { checkConnectionString } from './environment.ts';
 import { inTurn } from './in-turn.ts';
 import { inspectMedia, inspectMediaOf } from './inspect-media.ts';
 import { openFile } from './open-file.ts';
+import { checkKeys } from './option-object.ts';
 import { type ResolvedConfig, resolveConfig } from './options.ts';
 import { type Recovery, recover } from './recover.ts';
 import { checkIdPrefix, isRequestId } from './request-id.ts';
@@ -220,7 +225,9 @@ const PROGRESS_MS = 500;
 const HANDLERS = 4;
 
 /** Connects on first use, leaves no timer that keeps a script alive, works through a transaction pooler. */
-export function createClient(options: ClientOptions): Client {
+export function createClient(given: ClientOptions): Client {
+  // Without types, whoever gives nothing is told the same as whoever gives too little.
+  const options = given ?? {};
   checkKeys(options, ['connectionString', 'pool', 'config']);
   const config = resolveConfig(options.config ?? {});
   const rules = enqueueRules(config, options.config !== undefined);
@@ -396,17 +403,17 @@ export function createClient(options: ClientOptions): Client {
       explained(async () => openFile(database, config.storage, await requireId(given), index)),
     cancel: (given, note) =>
       explained(async () => {
+        checkNote(note);
         const id = await requireId(given);
         return act((tx) => cancelRequest(tx, id, note));
       }),
     listUnrefunded: (filter = {}) => explained(async () => unrefunded(checkUnrefunded(filter))),
     listAmbiguous: (filter = {}) =>
-      explained(async () =>
-        listAmbiguousSubmissions(
-          database,
-          filter.id === undefined ? filter : { ...filter, id: await requireId(filter.id) },
-        ),
-      ),
+      explained(async () => {
+        const { id } = checkFrozen(filter);
+        const asked = id === undefined ? filter : { ...filter, id: await requireId(id) };
+        return listAmbiguousSubmissions(database, asked);
+      }),
     resolve: (input) =>
       explained(async () => {
         checkResolve(input);
@@ -423,16 +430,22 @@ export function createClient(options: ClientOptions): Client {
       }),
     reopen: (given, note) =>
       explained(async () => {
+        checkNote(note);
         const id = await requireId(given);
         return act((tx) => reopenRequest(tx, id, note));
       }),
     acknowledge: (given, note) =>
       explained(async () => {
+        checkNote(note);
         const id = await requireId(given);
         return act((tx) => acknowledgeAttention(tx, id, note));
       }),
     breakerStatus: () => explained(() => listBreakerStatus(database)),
-    breakerHistory: (name, limit = 100) => explained(() => listTransitions(database, name, limit)),
+    breakerHistory: (name, limit = 100) =>
+      explained(async () => {
+        checkHistory(name, limit);
+        return listTransitions(database, name, limit);
+      }),
     overrideBreaker: (input) =>
       explained(async () => {
         const expiry = checkOverride(input);
@@ -453,13 +466,15 @@ export function createClient(options: ClientOptions): Client {
         await act((tx) => upsertAccount(tx, account));
         for (const operation of OPERATION_NAMES) await queue.ensureQueue(account.name, operation);
       }),
-    holdAccount: (account, operation, { until, ...note }) =>
+    holdAccount: (account, operation, note) =>
       explained(async () => {
+        checkHold(note);
         if (operation !== null) operationNamed(operation);
-        return act((tx) => holdAccount(tx, account, operation, until ?? null, note));
+        return act((tx) => holdAccount(tx, account, operation, note.until ?? null, note));
       }),
     releaseAccount: (account, operation, note) =>
       explained(async () => {
+        checkNote(note);
         if (operation !== null) operationNamed(operation);
         return act((tx) => releaseAccount(tx, account, operation, note));
       }),
@@ -510,8 +525,13 @@ function aborted(id: string): OnetakeError {
 }
 
 function open(options: ClientOptions): Database {
-  if (options.pool !== undefined) return new Database(options.pool, false);
-  if (typeof options.connectionString === 'string' && options.connectionString !== '') {
+  const { pool } = options;
+  if (pool !== undefined) {
+    if (typeof pool?.connect === 'function') return new Database(pool, false);
+    throw new OnetakeError('invalid_option', 'pool: expected a Pool of the package `pg`.');
+  }
+  if (options.connectionString !== undefined) {
+    checkConnectionString(options.connectionString);
     return Database.connect(options.connectionString, {
       max: POOL_MAX,
       applicationName: 'onetake client',

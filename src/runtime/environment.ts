@@ -93,6 +93,16 @@ export function loadEnvFile(path: string, target: Record<string, string | undefi
   }
 }
 
+/** Of an option: throws `invalid_option`, and never repeats it. */
+export function checkConnectionString(value: unknown): asserts value is string {
+  const problem =
+    value === undefined || typeof value === 'string' ? connectionStringProblem(value) : 'is no text';
+  if (problem === undefined) return;
+  throw new OnetakeError('invalid_option', `connectionString: it ${problem}.`, {
+    hint: 'Expected postgres://user:password@host:5432/database, as DATABASE_URL usually has it.',
+  });
+}
+
 function isSet(value: string | undefined): value is string {
   return value !== undefined && value !== '';
 }

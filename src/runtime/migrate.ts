@@ -11,6 +11,8 @@ import { NoticeQueue } from '../queue/notices.ts';
 import { writeConfigurationRows } from './configuration-rows.ts';
 import { explainDatabaseError } from './database-errors.ts';
 import type { OnetakeConfig } from './define-config.ts';
+import { checkConnectionString } from './environment.ts';
+import { checkKeys } from './option-object.ts';
 import { type ResolvedConfig, resolveConfig } from './options.ts';
 
 export interface MigrateOptions {
@@ -29,7 +31,11 @@ export interface MigrateResult {
 }
 
 /** Our tables, pg-boss's and the configuration's rows. Safe when many run it at once: they take turns. */
-export async function migrate(options: MigrateOptions): Promise<MigrateResult> {
+export async function migrate(given: MigrateOptions): Promise<MigrateResult> {
+  const options = given ?? {};
+  checkKeys(options, ['connectionString', 'config']);
+  // Without one the driver would take what it finds in PGHOST, or this machine.
+  checkConnectionString(options.connectionString);
   const config = resolveConfig(options.config ?? {});
   try {
     return await withMigrationLock(options.connectionString, (client) => migrateUnderLock(client, config));

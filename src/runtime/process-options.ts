@@ -1,12 +1,13 @@
 import { hostname } from 'node:os';
-import { OnetakeError, suggestion } from '../core/errors.ts';
+import { OnetakeError } from '../core/errors.ts';
 import type { OperationSettings } from '../core/operation-settings.ts';
 import { OPERATIONS, type OperationName } from '../core/operations.ts';
 import type { Provider } from '../core/provider.ts';
 import { createSoniloProvider } from '../provider/sonilo/client.ts';
 import type { OnetakeConfig } from './define-config.ts';
-import { readEnvironment } from './environment.ts';
+import { checkConnectionString, readEnvironment } from './environment.ts';
 import type { EventListener } from './event-bus.ts';
+import { checkKeys } from './option-object.ts';
 import { type ResolvedConfig, resolveConfig } from './options.ts';
 
 /** Options of `createWorker` and `createPoller`. */
@@ -84,7 +85,6 @@ export function setUp(options: ProcessOptions): ProcessSetup {
 /** What a worker is called is kept with its attempts, on disk and in the database, and printed. */
 const PLAIN_NAME = /^[^\p{Cc}\p{Cs}]{1,255}$/u;
 const EXPECTED: Readonly<Record<string, readonly [what: string, is: (value: unknown) => boolean]>> = {
-  connectionString: ['a string that is not empty', (value) => typeof value === 'string' && value !== ''],
   providers: ['an object', (value) => typeof value === 'object' && value !== null],
   credentials: ['a function', (value) => typeof value === 'function'],
   onEvent: ['a function', (value) => typeof value === 'function'],
@@ -95,12 +95,9 @@ const EXPECTED: Readonly<Record<string, readonly [what: string, is: (value: unkn
 };
 
 function checkOptions(options: ProcessOptions): void {
+  checkKeys(options, KNOWN);
+  if (options.connectionString !== undefined) checkConnectionString(options.connectionString);
   for (const [key, value] of Object.entries(options)) {
-    if (!KNOWN.includes(key)) {
-      throw new OnetakeError('invalid_option', `Unknown option "${key}".${suggestion(key, KNOWN)}`, {
-        hint: `Options: ${KNOWN.join(', ')}.`,
-      });
-    }
     const [what, is] = EXPECTED[key] ?? [];
     if (value !== undefined && is?.(value) === false) {
       throw new OnetakeError('invalid_option', `${key}: expected ${what}.`);

@@ -6,8 +6,10 @@ import { createSimulator, type Simulator } from '../simulator/create-simulator.t
 import type { SimulatorOptions } from '../simulator/options.ts';
 import { type Client, createClient } from './client.ts';
 import type { OnetakeConfig } from './define-config.ts';
+import { checkConnectionString } from './environment.ts';
 import type { EventListener } from './event-bus.ts';
 import { migrate } from './migrate.ts';
+import { checkKeys } from './option-object.ts';
 import { createPoller } from './poller-process.ts';
 import { createWorker } from './worker-process.ts';
 
@@ -37,6 +39,8 @@ export interface TestStack {
  * this process, and a client. Ask for faults by script, or by a magic prompt in a single request.
  */
 export async function startTestStack(options: TestStackOptions = {}): Promise<TestStack> {
+  checkKeys(options, ['connectionString', 'config', 'simulator', 'directory', 'onEvent']);
+  if (options.connectionString !== undefined) checkConnectionString(options.connectionString);
   const ends: (() => Promise<void>)[] = [];
   const stop = async (): Promise<void> => {
     for (let end = ends.pop(); end !== undefined; end = ends.pop()) await end();

@@ -18,7 +18,9 @@ export function readObject(
   problems: Problems,
 ): Readonly<Record<string, unknown>> | undefined {
   if (typeof value !== 'object' || value === null || Array.isArray(value)) {
-    problems.push(`${path}: expected an object, got ${describe(value)}.`);
+    // Text in its place may be anything, a key too.
+    const got = typeof value === 'string' ? 'a text' : describe(value);
+    problems.push(`${path}: expected an object, got ${got}.`);
     return undefined;
   }
   for (const key of Object.keys(value)) {
