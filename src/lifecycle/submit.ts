@@ -79,7 +79,9 @@ async function submitOnce(
     });
     // Ours ends by itself within submissionMs.
     const silent = unknown('provider_silent');
-    const outcome = await withDeadline(submitted, deadlines.submissionMs + SILENCE_MARGIN_MS, silent);
+    // In two parts: after a standstill of the process both would be over before it has read what arrived meanwhile.
+    const inTime = withDeadline(submitted, deadlines.submissionMs, undefined);
+    const outcome = (await inTime) ?? (await withDeadline(submitted, SILENCE_MARGIN_MS, silent));
     if (outcome === silent) void submitted.then(cancelStream, () => undefined);
     const recorded = recordable(outcome, asksForStream);
     if (recorded.stream === undefined) cancelStream(outcome);

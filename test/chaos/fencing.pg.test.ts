@@ -2,6 +2,7 @@ import { once } from 'node:events';
 import { readFileSync } from 'node:fs';
 import { type AddressInfo, createServer, type Socket } from 'node:net';
 import { describe, expect, it, onTestFinished } from 'vitest';
+import type { OperationConfig } from '../../src/runtime/define-config.ts';
 import type { Child } from '../support/children.ts';
 import { databaseProxy } from '../support/database-proxy.ts';
 import { databaseClock, databaseTimePasses } from '../support/fleet.ts';
@@ -130,8 +131,10 @@ describe('a worker whose commit is answered after its budget', () => {
 
 describe('a worker that is stopped while it waits for the answer', () => {
   /** Its POST is on the wire, its lease is over, and rescue has frozen the request. */
-  async function stopped(): Promise<{ world: World; id: string; child: Child; call: ProviderCall }> {
-    const world = await openWorld({ provider: 'raw' });
+  async function stopped(
+    operation: OperationConfig = {},
+  ): Promise<{ world: World; id: string; child: Child; call: ProviderCall }> {
+    const world = await openWorld({ provider: 'raw', operation });
     world.raw.onPost = hold;
     const id = await world.song('one');
     const child = await world.child('worker');
@@ -143,9 +146,12 @@ describe('a worker that is stopped while it waits for the answer', () => {
     return { world, id, child, call };
   }
 
-  it('completes what rescue has frozen, by the acceptance that came meanwhile', async () => {
-    const { world, id, child, call } = await stopped();
+  it('completes what rescue has frozen, by the acceptance that came meanwhile: in time, and read too late', async () => {
+    const deadlines = { connectMs: 1_000, firstResponseMs: 1_500, submissionMs: 2_000 };
+    const { world, id, child, call } = await stopped({ deadlines, leaseMs: LEASE_MS });
     call.accept('first');
+    // It goes on when every deadline of its own is over, too.
+    await databaseTimePasses(world, deadlines.submissionMs + 2_000);
     child.process.kill('SIGCONT');
     await hasState(world, id, 'accepted');
     expect(await world.request(id)).toMatchObject({ provider_task_id: 'first', charge: 'charged' });

@@ -1,4 +1,5 @@
 import type { Dispatcher } from 'undici';
+import { afterArrivals } from './after-arrivals.ts';
 import { OpenBody } from './open-body.ts';
 
 type Headers = NonNullable<Dispatcher.ResponseData['headers']>;
@@ -86,12 +87,12 @@ export function exchange(
         }
       });
     };
-    const firstResponseTimer = setTimeout(() => {
-      giveUp({ bodyEnd: 'cut', deadline: 'first_response' });
-    }, limits.firstResponseMs);
-    const wholeTimer = setTimeout(() => {
+    const firstResponseTimer = afterArrivals(limits.firstResponseMs, () => {
+      if (startedAt === null) giveUp({ bodyEnd: 'cut', deadline: 'first_response' });
+    });
+    const wholeTimer = afterArrivals(limits.wholeMs, () => {
       giveUp({ bodyEnd: 'cut', deadline: 'whole' });
-    }, limits.wholeMs);
+    });
 
     const handler: Dispatcher.DispatchHandler = {
       onRequestStart(started) {

@@ -1,4 +1,5 @@
 import type { Dispatcher } from 'undici';
+import { afterArrivals } from './after-arrivals.ts';
 
 /** How a body that was read piece by piece came to its end. */
 export type BodyOver =
@@ -76,7 +77,10 @@ export class OpenBody {
     const { promise, resolve } = Promise.withResolvers<void>();
     this.#take = resolve;
     // Only while somebody waits for a byte: the time that is taken to write the last one away is not silence.
-    const idle = this.#idleMs === null ? undefined : setTimeout(() => this.#giveUp('idle'), this.#idleMs);
+    const giveUpIdle = () => {
+      if (this.#take === resolve) this.#giveUp('idle');
+    };
+    const idle = this.#idleMs === null ? undefined : afterArrivals(this.#idleMs, giveUpIdle);
     await promise;
     clearTimeout(idle);
     return this.next();
@@ -146,7 +150,11 @@ export class OpenBody {
 
   #timer(msFromCall: number): NodeJS.Timeout {
     const leftMs = Math.max(0, msFromCall - (performance.now() - this.#terms.calledAt));
-    return setTimeout(() => this.#giveUp(this.#take === undefined ? 'unread' : 'deadline'), leftMs);
+    const timer = afterArrivals(leftMs, () => {
+      // What arrived just now may have put another in its place.
+      if (timer === this.#deadline) this.#giveUp(this.#take === undefined ? 'unread' : 'deadline');
+    });
+    return timer;
   }
 
   #wake(): void {
