@@ -6,6 +6,7 @@ import { instantOf, wholeNumber } from './arguments.ts';
 import { historyJson, showHistory, showList, showOne, statusJson } from './breaker-view.ts';
 import type { Runner } from './context.ts';
 import { usageError } from './errors.ts';
+import { inWords } from './in-words.ts';
 
 export function addBreaker(program: Command, run: Runner): void {
   const breaker = program
@@ -112,13 +113,15 @@ function addOverrides(breaker: Command, run: Runner): void {
           const expiry = expiryOf(options);
           return context.withClient(async (client) => {
             const [chosen] = (await choose(client, name)) as [BreakerStatus];
-            const was = await client.overrideBreaker({
-              name: chosen.name,
-              mode,
-              actor: options.actor ?? context.environment.actor(),
-              reason: options.reason,
-              ...expiry,
-            });
+            const was = await inWords(HINTS, () =>
+              client.overrideBreaker({
+                name: chosen.name,
+                mode,
+                actor: options.actor ?? context.environment.actor(),
+                reason: options.reason,
+                ...expiry,
+              }),
+            );
             const now = (await client.breakerStatus()).find(
               (row) => row.name === chosen.name,
             ) as BreakerStatus;
@@ -133,6 +136,12 @@ function addOverrides(breaker: Command, run: Runner): void {
       );
   }
 }
+
+const HINTS: Readonly<Record<string, string>> = {
+  breaker_not_overridden:
+    'See `onetake breaker list`: an override may have expired, or somebody has released it.',
+  invalid_option: "It is the database's clock that counts: give a later --expires-at, or --expires-in.",
+};
 
 function expiryOf({ expiresAt, expiresIn }: OverrideOptions): { expiresAt?: Date; expiresInMs?: number } {
   if (expiresAt !== undefined && expiresIn !== undefined) {

@@ -1,13 +1,14 @@
 import type { Client } from '../runtime/client.ts';
-import type { Environment } from '../runtime/environment.ts';
+import { databasePlace, type Environment } from '../runtime/environment.ts';
 import { type LoadedConfig, loadConfig } from '../runtime/load-config.ts';
+import type { DatabaseSource } from './errors.ts';
 import type { Terminal } from './output.ts';
 import type { Signals } from './signals.ts';
 
 /** What every command may use. */
 export interface Context {
-  /** The variable that the connection string was read from; undefined while none was. */
-  databaseVariable(): string | undefined;
+  /** Where the connection string was read from; undefined while none was. */
+  database(): DatabaseSource | undefined;
   readonly terminal: Terminal;
   readonly environment: Environment;
   readonly signals: Signals;
@@ -26,12 +27,16 @@ export function createContext(
   parts: Pick<Context, 'terminal' | 'environment' | 'signals' | 'cwd'> & { readonly configPath?: string },
 ): Context {
   const { configPath, ...rest } = parts;
-  let variable: string | undefined;
+  let database: DatabaseSource | undefined;
   const environment: Environment = {
     ...parts.environment,
     connectionString(config) {
-      variable = config.database.connectionStringEnv;
-      return parts.environment.connectionString(config);
+      const connectionString = parts.environment.connectionString(config);
+      database = {
+        variable: config.database.connectionStringEnv,
+        place: databasePlace(connectionString),
+      };
+      return connectionString;
     },
   };
   let loaded: Promise<LoadedConfig> | undefined;
@@ -42,7 +47,7 @@ export function createContext(
   return {
     ...rest,
     environment,
-    databaseVariable: () => variable,
+    database: () => database,
     config,
     async withClient(work) {
       const { config: resolved, path } = await config();

@@ -87,10 +87,19 @@ async function* batchesOf(path: string): AsyncGenerator<Line[]> {
   if (batch.length > 0) yield batch;
 }
 
+/** Without the path, which may tell of a customer. */
+const OPEN_PROBLEMS: Readonly<Record<string, string>> = {
+  ENOENT: 'there is no such file',
+  ENOTDIR: 'there is no such file',
+  EACCES: 'this user may not read it',
+};
+
 /** A name that is wrong is the caller's to put right. */
 async function* linesOf(path: string): AsyncGenerator<string> {
   const file = await open(path).catch((error: NodeJS.ErrnoException) => {
-    throw usageError(`--file: it can't be read (${error.code ?? 'unknown'}).`);
+    throw usageError(
+      `--file: ${OPEN_PROBLEMS[error.code ?? ''] ?? `it can't be read (${error.code ?? 'unknown'})`}.`,
+    );
   });
   try {
     if (!(await file.stat()).isFile()) throw usageError('--file: expected a file.');

@@ -55,14 +55,27 @@ const USAGE: ReadonlySet<OnetakeErrorCode> = new Set([
   'unknown_operation',
 ]);
 
-/** `databaseVariable`: where the connection string came from, which is what can be put right; its value is secret. */
-export function reportOf(error: unknown, databaseVariable?: string): ErrorReport {
+/** Where the connection string came from, and which database it names: what can be put right of it. */
+export interface DatabaseSource {
+  readonly variable: string;
+  /** Without user and password; undefined where it can't be told. */
+  readonly place: string | undefined;
+}
+
+/** These may all come of the wrong database. */
+const OF_DATABASE: ReadonlySet<string> = new Set([
+  'database_read_only',
+  'database_unreachable',
+  'schema_not_migrated',
+  'schema_too_old',
+]);
+
+export function reportOf(error: unknown, database?: DatabaseSource): ErrorReport {
   const found = reportWithout(error);
-  if (found.code !== 'database_unreachable' || databaseVariable === undefined) return found;
-  return {
-    ...found,
-    hint: (found.hint ?? CHECK_DATABASE).replace('the connection string', databaseVariable),
-  };
+  if (!OF_DATABASE.has(found.code) || database === undefined) return found;
+  const { variable, place } = database;
+  const hint = (found.hint ?? CHECK_DATABASE).replace('the connection string', variable);
+  return { ...found, hint: place === undefined ? hint : `${hint} ${variable} leads to ${place}.` };
 }
 
 function reportWithout(error: unknown): ErrorReport {

@@ -54,7 +54,7 @@ async function main(args: readonly string[]): Promise<number> {
   const terminal = createTerminal(process, { json: wantsJson(args), environment });
   let context: Context | undefined;
   const fail = (error: unknown): number => {
-    const report = reportOf(error, context?.databaseVariable());
+    const report = reportOf(error, context?.database());
     terminal.error(report);
     return report.exitCode;
   };

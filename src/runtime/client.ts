@@ -364,7 +364,7 @@ export function createClient(given: ClientOptions): Client {
       const { signal, onProgress } = checkWait(options);
       const id = await explained(() => requireId(given));
       for (let seen = false; ; ) {
-        if (signal?.aborted) throw aborted(id);
+        if (signal?.aborted) throw aborted(id, signal.reason);
         try {
           const request = await explained(() => get(id));
           // One whose enqueue is not committed yet is not there either: wait after the commit.
@@ -517,10 +517,11 @@ function isSettled(state: RequestState): boolean {
   return isTerminal(state) || state === 'ambiguous';
 }
 
-function aborted(id: string): OnetakeError {
+function aborted(id: string, reason: unknown): OnetakeError {
   return new OnetakeError(
     'wait_aborted',
     `Waiting for request ${id} was aborted; the request itself goes on.`,
+    { cause: reason },
   );
 }
 

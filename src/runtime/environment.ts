@@ -93,6 +93,21 @@ export function loadEnvFile(path: string, target: Record<string, string | undefi
   }
 }
 
+/**
+ * Which database that is, for people: never the user or the password. Undefined where the address isn't plain, since a
+ * password that was not percent-encoded ends the host early.
+ */
+export function databasePlace(connectionString: string): string | undefined {
+  const withHost = connectionString.replace('@/', '@host/').replace(/^(\w+:\/\/)\//, '$1host/');
+  if (!URL.canParse(withHost) || /@/.test(withHost.replace(/^\w+:\/\/[^/?#]*/, ''))) return undefined;
+  const { hostname, port, pathname, searchParams } = new URL(withHost);
+  const host = searchParams.get('host') ?? hostname;
+  const at = `${host}:${searchParams.get('port') ?? (port || '5432')}`;
+  const name = pathname.slice(1);
+  if (!/^[A-Za-z0-9_./:[\]-]{1,255}$/.test(at) || !/^[A-Za-z0-9_.-]{0,63}$/.test(name)) return undefined;
+  return name === '' ? `a database at ${at}` : `the database ${name} at ${at}`;
+}
+
 /** Of an option: throws `invalid_option`, and never repeats it. */
 export function checkConnectionString(value: unknown): asserts value is string {
   const problem =

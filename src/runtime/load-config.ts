@@ -74,7 +74,11 @@ function readJson(file: ConfigFile): unknown {
   } catch (error) {
     // The parser's message quotes the text around the mistake, which may be a secret: only the place is told.
     const place = /\(line \d+ column \d+\)/.exec(String(error))?.[0];
-    throw invalid(file, `isn't valid JSON${place === undefined ? '' : ` ${place}`}.`);
+    throw invalid(
+      file,
+      `isn't valid JSON${place === undefined ? '' : ` ${place}`}.`,
+      'JSON has double quotes around every name, no comments and no comma after the last; onetake.config.ts may have them.',
+    );
   }
 }
 

@@ -59,7 +59,7 @@ test('what can’t be done with a file is said', async () => {
   const broken = await fileOf([song(1), '{"operation": "hunter2canary']);
   for (const [args, said] of [
     [['--file', broken], /line 2 is no JSON/],
-    [['--file', '/nonexistent/jobs'], /can't be read \(ENOENT\)/],
+    [['--file', '/nonexistent/jobs'], /^error: --file: there is no such file\.$/m],
     [['--file', tmpdir()], /expected a file/],
     [['text-to-music', '--file', broken], /an operation can't be given too/],
     [['--mode', 'stream', '--file', broken], /--mode can't be given too/],

@@ -49,12 +49,20 @@ describe('reportOf', () => {
   });
 
   test('names the variable of a database that nobody reaches, never its value', () => {
-    expect(reportOf(withCode('ECONNREFUSED'), 'APP_DATABASE')).toMatchObject({
+    const database = { variable: 'APP_DATABASE', place: undefined };
+    expect(reportOf(withCode('ECONNREFUSED'), database)).toMatchObject({
       code: 'database_unreachable',
       hint: 'Check that it runs and that APP_DATABASE is right.',
     });
-    expect(reportOf(withCode('28P01'), 'APP_DATABASE').hint).toBe('Check user and password of APP_DATABASE.');
-    expect(reportOf(new OnetakeError('stopped', 'Over.'), 'APP_DATABASE').hint).toBeUndefined();
+    expect(reportOf(withCode('28P01'), database).hint).toBe('Check user and password of APP_DATABASE.');
+    expect(reportOf(new OnetakeError('stopped', 'Over.'), database).hint).toBeUndefined();
+  });
+
+  test.each(['ECONNREFUSED', '42P01', '3D000', '25006'])('says of %s which database it was', (code) => {
+    const database = { variable: 'APP_DATABASE', place: 'the database music at db.example:6432' };
+    expect(reportOf(withCode(code), database).hint).toMatch(
+      /\. APP_DATABASE leads to the database music at db\.example:6432\.$/,
+    );
   });
 
   test('says of a missing reason what it is for', () => {

@@ -120,7 +120,7 @@ from onetake.circuit_breakers where name = $1`,
     expect(['ada', 'grace']).not.toContain(done[2]?.['actor']);
   });
 
-  test.each([
+  test.each<[string, string[], RegExp, RegExp?]>([
     [
       'both ways to expire',
       ['--expires-in', '60', '--expires-at', '2096-01-01T12:00:00Z'],
@@ -128,12 +128,18 @@ from onetake.circuit_breakers where name = $1`,
     ],
     ['no whole number of seconds', ['--expires-in', '1.5'], /^--expires-in: expected a whole number/],
     ['an instant without its offset', ['--expires-at', '2096-01-01T12:00:00'], /with its offset/],
-    ['an instant that is over', ['--expires-at', '2026-01-01T12:00:00Z'], /would have expired already/],
-  ])('refuse %s', async (_what, expiry, message) => {
+    [
+      'an instant that is over',
+      ['--expires-at', '2026-01-01T12:00:00Z'],
+      /^The override would .*\.$/,
+      /the database's clock/,
+    ],
+  ])('refuse %s', async (_what, expiry, message, hint?: RegExp) => {
     const { cli, database } = await setStage();
     expect(await cli.error(['breaker', 'force-open', MUSIC, ...BECAUSE, ...expiry])).toMatchObject({
       code: 'invalid_option',
       message: expect.stringMatching(message),
+      ...(hint === undefined ? {} : { hint: expect.stringMatching(hint) }),
       exitCode: 2,
     });
     expect(await breaker(database)).toMatchObject({ override: null, override_transitions: 0 });
@@ -159,7 +165,8 @@ from onetake.circuit_breakers where name = $1`,
     });
     expect(await refused('release', MUSIC, ...BECAUSE)).toMatchObject({
       code: 'breaker_not_overridden',
-      message: `breaker "${MUSIC}" is not overridden`,
+      message: `Breaker "${MUSIC}" is not overridden.`,
+      hint: expect.stringContaining('onetake breaker list'),
       exitCode: 1,
     });
     expect(await refused('release', MUSIC, ...BECAUSE, '--expires-in', '60')).toMatchObject({

@@ -319,8 +319,9 @@ describe('waitForGeneration', () => {
     const id = await insertRequest(database);
     const controller = new AbortController();
     const waiting = client.waitForGeneration(id, { signal: controller.signal });
-    controller.abort();
-    await expect(waiting).rejects.toMatchObject({ code: 'wait_aborted' });
+    const reason = new Error('the user has left');
+    controller.abort(reason);
+    await expect(waiting).rejects.toMatchObject({ code: 'wait_aborted', cause: reason });
     await expect(client.waitForGeneration(id, { signal: AbortSignal.abort() })).rejects.toMatchObject({
       code: 'wait_aborted',
     });

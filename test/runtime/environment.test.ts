@@ -3,7 +3,12 @@ import { tmpdir, userInfo } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, describe, expect, it } from 'vitest';
 import { OnetakeError } from '../../src/core/errors.ts';
-import { type EnvironmentSource, loadEnvFile, readEnvironment } from '../../src/runtime/environment.ts';
+import {
+  databasePlace,
+  type EnvironmentSource,
+  loadEnvFile,
+  readEnvironment,
+} from '../../src/runtime/environment.ts';
 import { resolveConfig } from '../../src/runtime/options.ts';
 
 const CANARY = 'canary-5e1f-SECRET';
@@ -153,5 +158,30 @@ describe('loadEnvFile', () => {
     const error = errorOf(() => loadEnvFile(path, {}));
     expect(error.code).toBe('configuration_not_found');
     expect(error.message).toBe(`Environment file ${path}: ${reason}.`);
+  });
+});
+
+describe('the place of a database', () => {
+  it.each([
+    ['postgres://ada:canary@db.example:6432/music', 'the database music at db.example:6432'],
+    ['postgresql://db.example/music?sslmode=require', 'the database music at db.example:5432'],
+    ['postgres://ada:p%23canary@[::1]/music', 'the database music at [::1]:5432'],
+    ['postgres://ada:canary@/music?host=/run/postgresql', 'the database music at /run/postgresql:5432'],
+    ['postgres:///music?host=10.0.0.7&port=6543', 'the database music at 10.0.0.7:6543'],
+    ['postgres://ada:canary@db.example', 'a database at db.example:5432'],
+  ])('of %s is %s', (connectionString, place) => {
+    expect(databasePlace(connectionString)).toBe(place);
+  });
+
+  // Passwords that were not percent-encoded: the URL ends somewhere in the middle of them.
+  it.each([
+    'postgres://ada:12/canary@db.example/music',
+    'postgres://ada:12?canary@db.example/music',
+    'postgres://ada:12#canary@db.example/music',
+    'postgres://db.example/my%20music',
+    'postgres://db.example/%ff',
+    'nothing of the kind',
+  ])('is not told of %s', (connectionString) => {
+    expect(databasePlace(connectionString)).toBeUndefined();
   });
 });

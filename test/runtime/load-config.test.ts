@@ -185,6 +185,7 @@ describe('loadConfig', () => {
     expect(refused('enumTs').message).toContain('enum is not supported');
     expect(refused('importsNothing').message).toContain('settings.ts');
     expect(refused('brokenJson').message).toContain("isn't valid JSON (line 1 column ");
+    expect(refused('brokenJson').hint).toContain('no comments');
   });
 
   it('says what to do about CommonJS and about a missing onetake', () => {
