@@ -56,6 +56,7 @@ async function serveConfigured(
   const { config } = read;
   const print = eventPrinter(context.terminal);
   let isHeard = true;
+  context.environment.requireAll(config, { connectionString: true, keys: true });
   const connectionString = context.environment.connectionString(config);
   const observation =
     httpPort === undefined

@@ -10,6 +10,11 @@ export interface Environment {
   connectionString(config: Pick<ResolvedConfig, 'database'>): string;
   /** Throws `unknown_account`, or `missing_api_key` naming the variable. */
   apiKey(accountName: string, config: Pick<ResolvedConfig, 'accounts'>): string;
+  /** Throws what the two above would, or all of it at once as `configuration_invalid`. */
+  requireAll(
+    config: ResolvedConfig,
+    what: { readonly connectionString: boolean; readonly keys: boolean },
+  ): void;
   /** Who acts: $ONETAKE_ACTOR, else the system user. Throws `operator_identity_missing`. */
   actor(): string;
   /** Whether to colour a stream that is, or isn't, a terminal. */
@@ -23,7 +28,7 @@ export type EnvironmentSource = Readonly<Record<string, string | undefined>>;
 const LONGEST_ACTOR = 255;
 
 export function readEnvironment(source: EnvironmentSource = process.env): Environment {
-  return {
+  const self: Environment = {
     connectionString(config) {
       const variable = config.database.connectionStringEnv;
       const problem = connectionStringProblem(source[variable]);
@@ -45,6 +50,13 @@ export function readEnvironment(source: EnvironmentSource = process.env): Enviro
         `accounts.${accountName}.apiKeyEnv: the environment variable ${account.apiKeyEnv} ${problem}.`,
         { hint: `Set ${account.apiKeyEnv} to the provider's key for the account "${accountName}".` },
       );
+    },
+
+    requireAll(config, what) {
+      refuseAll([
+        ...(what.connectionString ? [() => self.connectionString(config)] : []),
+        ...(what.keys ? Object.keys(config.accounts).map((name) => () => self.apiKey(name, config)) : []),
+      ]);
     },
 
     actor() {
@@ -71,6 +83,28 @@ export function readEnvironment(source: EnvironmentSource = process.env): Enviro
       return /^[1-9]\d{0,3}$/.test(given) ? Number(given) : undefined;
     },
   };
+  return self;
+}
+
+function refuseAll(reads: readonly (() => unknown)[]): void {
+  const problems = reads.flatMap((read) => {
+    try {
+      read();
+      return [];
+    } catch (error) {
+      if (error instanceof OnetakeError) return [error];
+      throw error;
+    }
+  });
+  const [first, second] = problems;
+  if (first === undefined) return;
+  if (second === undefined) throw first;
+  const lines = problems.map(({ message }) => `\n  ${message}`);
+  throw new OnetakeError(
+    'configuration_invalid',
+    `The environment has ${problems.length} problems:${lines.join('')}`,
+    { hint: problems.map(({ hint }) => hint).join(' ') },
+  );
 }
 
 /**

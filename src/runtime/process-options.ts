@@ -50,6 +50,10 @@ export function setUp(options: ProcessOptions): ProcessSetup {
   checkOptions(options);
   const config = resolveConfig(options.config ?? {});
   const environment = readEnvironment();
+  environment.requireAll(config, {
+    connectionString: options.connectionString === undefined,
+    keys: options.credentials === undefined,
+  });
   const providers = new Map<string, Provider>(Object.entries(options.providers ?? {}));
   const ours: Provider[] = [];
   for (const [name, { baseUrl }] of Object.entries(config.providers)) {
@@ -63,8 +67,6 @@ export function setUp(options: ProcessOptions): ProcessSetup {
     ours.push(provider);
   }
   const apiKeyOf = options.credentials ?? ((account: string) => environment.apiKey(account, config));
-  if (options.credentials === undefined)
-    for (const account of Object.keys(config.accounts)) void apiKeyOf(account);
   return {
     config,
     connectionString: options.connectionString ?? environment.connectionString(config),

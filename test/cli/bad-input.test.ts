@@ -48,7 +48,16 @@ describe('bad input', () => {
     );
   });
 
-  test.each(['worker', 'poller', 'start'])('%s without its key does not start', async (command) => {
+  test('start tells of every variable that it lacks', async () => {
+    await expectRefusal(createCli(), ['start'], {
+      code: 'configuration_invalid',
+      exitCode: 2,
+      message: /DATABASE_URL is not set\.(.|\n)*SONILO_API_KEY is not set/,
+      hint: /^Set DATABASE_URL to .* Set SONILO_API_KEY to /,
+    });
+  });
+
+  test.each(['worker', 'poller'])('%s without its key does not start', async (command) => {
     await expectRefusal(createCli({ env: { DATABASE_URL: URL_OF_NOTHING } }), [command], {
       code: 'missing_api_key',
       exitCode: 2,

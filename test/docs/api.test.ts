@@ -4,6 +4,10 @@ import { expect, test } from 'vitest';
 import { reportOf } from '../../src/cli/errors.ts';
 import { OnetakeError, type OnetakeErrorCode } from '../../src/core/errors.ts';
 import { OPERATIONS, type OperationName } from '../../src/core/operations.ts';
+import * as index from '../../src/index.ts';
+import * as simulator from '../../src/simulator.ts';
+import * as testing from '../../src/testing.ts';
+import * as worker from '../../src/worker.ts';
 import { prose, REPOSITORY, readPage, tableRows } from './pages.ts';
 
 const page = readPage('docs/api.md');
@@ -16,6 +20,19 @@ function part(text: string, start: string, end: string): string {
   expect(from, start).toBeGreaterThan(-1);
   return text.slice(from, text.indexOf(`\n${end}\n`, from));
 }
+
+test('lists everything that an entry exports', () => {
+  const entries = {
+    onetake: index,
+    'onetake/worker': worker,
+    'onetake/simulator': simulator,
+    'onetake/testing': testing,
+  };
+  const rows = new Map(tableRows(page, 'entry').map(([entry, , has]) => [code(entry)[0], code(has)]));
+  for (const [entry, module] of Object.entries(entries)) {
+    expect([entry, rows.get(entry)?.sort()]).toEqual([entry, Object.keys(module).sort()]);
+  }
+});
 
 test('lists every member of the client, and no other', () => {
   const members = part(source('runtime/client.ts'), 'export interface Client {', '}').matchAll(

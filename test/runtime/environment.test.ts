@@ -161,6 +161,35 @@ describe('loadEnvFile', () => {
   });
 });
 
+describe('requireAll', () => {
+  const everything = { connectionString: true, keys: true };
+  const require = (source: EnvironmentSource, what = everything) =>
+    readEnvironment(source).requireAll(config, what);
+
+  it('tells everything that is missing at once', () => {
+    const error = errorOf(() => require({}));
+    expect(error.code).toBe('configuration_invalid');
+    expect(error.message).toBe(
+      [
+        'The environment has 3 problems:',
+        '  database.connectionStringEnv: the environment variable PG_URL is not set.',
+        '  accounts.default.apiKeyEnv: the environment variable SONILO_API_KEY is not set.',
+        '  accounts.studio.apiKeyEnv: the environment variable STUDIO_KEY is not set.',
+      ].join('\n'),
+    );
+    for (const name of ['PG_URL', 'SONILO_API_KEY', 'STUDIO_KEY'])
+      expect(error.hint).toContain(`Set ${name} to`);
+  });
+
+  it('tells one problem as itself, and of nothing that is not needed', () => {
+    const database = { PG_URL: 'postgres://127.0.0.1/app' };
+    expect(errorOf(() => require({ ...database, STUDIO_KEY: 'sk_b' })).code).toBe('missing_api_key');
+    expect(() => require(database, { connectionString: true, keys: false })).not.toThrow();
+    expect(() => require({}, { connectionString: false, keys: false })).not.toThrow();
+    expect(() => require({ ...database, STUDIO_KEY: 'sk_b', SONILO_API_KEY: 'sk_a' })).not.toThrow();
+  });
+});
+
 describe('the place of a database', () => {
   it.each([
     ['postgres://ada:canary@db.example:6432/music', 'the database music at db.example:6432'],
