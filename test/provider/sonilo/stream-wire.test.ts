@@ -29,7 +29,11 @@ const chunk = (text: string | Buffer) =>
 
 async function asked(
   answer: (socket: Socket) => void,
-  changes: { readonly stream?: Partial<StreamTerms>; readonly deadlines?: typeof SHORT } = {},
+  changes: {
+    readonly stream?: Partial<StreamTerms>;
+    readonly deadlines?: typeof SHORT;
+    readonly fields?: Readonly<Record<string, string>>;
+  } = {},
 ): Promise<{ outcome: SubmissionOutcome; ended: () => number }> {
   let ended = 0;
   const server = await rawServer({
@@ -204,6 +208,22 @@ test('a code that repeats the prompt is not told', async () => {
     socket.write(`${CLOSED}${TITLE}{"type":"error","code":"Rain"}\n`),
   );
   expect((await told(outcome)).end).toEqual({ kind: 'failed', errorCode: null, isContent: false });
+});
+
+test.each([
+  ['first', ''],
+  ['later', TITLE],
+])('a content code is one, whoever has written it into the prompt: %s event', async (_which, before) => {
+  const { outcome } = await asked(
+    (socket) => socket.write(`${CLOSED}${before}{"type":"error","code":"content_policy"}\n`),
+    { stream: { contentCodes: ['CONTENT_POLICY'] }, fields: { ...FIELDS, prompt: 'no content_policy here' } },
+  );
+  if (before === '') {
+    expect(outcome).toMatchObject({ health: 'none', evidence: { errorCode: 'content_policy' } });
+  } else {
+    const { end } = await told(outcome);
+    expect(end).toEqual({ kind: 'failed', errorCode: 'content_policy', isContent: true });
+  }
 });
 
 describe('the deadlines', () => {

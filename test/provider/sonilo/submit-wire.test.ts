@@ -444,6 +444,14 @@ describe('a provider that repeats what it was sent', () => {
     expect(JSON.stringify(outcome)).not.toContain(code);
   });
 
+  test('keeps a code of the contract, which decides what is held, whoever has written it into the prompt', async () => {
+    const { outcome } = await submitTo(
+      { onRequest: (socket) => socket.write(response(402, '{"code":"trial_exhausted"}')) },
+      { fields: { ...fields, prompt: 'trial_exhausted' } },
+    );
+    expect(outcome.evidence.errorCode).toBe('trial_exhausted');
+  });
+
   test('keeps a code that names one of our settings', async () => {
     const { outcome } = await submitTo({
       onRequest: (socket) => socket.write(response(400, '{"code":"output_format_m4a_unsupported"}')),
