@@ -32,6 +32,8 @@ export interface ExchangeLimits {
    * destroyed first makes undici finish an aborted response, and that assertion kills the process.
    */
   readonly endConnection?: () => void;
+  /** Whether something of the request waits in this process to be written; by default nothing does. */
+  readonly isWriting?: () => boolean;
   /** An answer of 2xx is replied at its beginning, with a body to read: at most so many bytes of it. */
   readonly opensBody?: { readonly maxBytes: number };
 }
@@ -55,6 +57,7 @@ export function exchange(
     let open: OpenBody | undefined;
     const chunks: Buffer[] = [];
     const calledAt = performance.now();
+    const isWriting = limits.isWriting ?? (() => false);
 
     const finish = (end: Pick<Reply, 'bodyEnd'> & Partial<Pick<Reply, 'deadline' | 'error' | 'open'>>) => {
       if (done) return;
@@ -87,10 +90,10 @@ export function exchange(
         }
       });
     };
-    const firstResponseTimer = afterArrivals(limits.firstResponseMs, () => {
+    const firstResponseTimer = afterArrivals(limits.firstResponseMs, isWriting, () => {
       if (startedAt === null) giveUp({ bodyEnd: 'cut', deadline: 'first_response' });
     });
-    const wholeTimer = afterArrivals(limits.wholeMs, () => {
+    const wholeTimer = afterArrivals(limits.wholeMs, isWriting, () => {
       giveUp({ bodyEnd: 'cut', deadline: 'whole' });
     });
 
@@ -108,7 +111,7 @@ export function exchange(
         clearTimeout(firstResponseTimer);
         if (limits.opensBody === undefined || statusCode >= 300) return;
         const { wholeMs } = limits;
-        open = new OpenBody(started, { calledAt, wholeMs, endConnection, ...limits.opensBody });
+        open = new OpenBody(started, { calledAt, wholeMs, endConnection, isWriting, ...limits.opensBody });
         finish({ bodyEnd: 'cut', open });
       },
       onResponseData(_controller, chunk) {

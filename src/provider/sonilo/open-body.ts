@@ -21,6 +21,8 @@ export interface OpenBodyTerms {
   readonly wholeMs: number;
   readonly maxBytes: number;
   readonly endConnection: () => void;
+  /** Whether something of the request waits in this process to be written. */
+  readonly isWriting: () => boolean;
 }
 
 /** Bytes that wait here before the socket is no longer read from. */
@@ -80,7 +82,8 @@ export class OpenBody {
     const giveUpIdle = () => {
       if (this.#take === resolve) this.#giveUp('idle');
     };
-    const idle = this.#idleMs === null ? undefined : afterArrivals(this.#idleMs, giveUpIdle);
+    const idle =
+      this.#idleMs === null ? undefined : afterArrivals(this.#idleMs, this.#terms.isWriting, giveUpIdle);
     await promise;
     clearTimeout(idle);
     return this.next();
@@ -150,7 +153,7 @@ export class OpenBody {
 
   #timer(msFromCall: number): NodeJS.Timeout {
     const leftMs = Math.max(0, msFromCall - (performance.now() - this.#terms.calledAt));
-    const timer = afterArrivals(leftMs, () => {
+    const timer = afterArrivals(leftMs, this.#terms.isWriting, () => {
       // What arrived just now may have put another in its place.
       if (timer === this.#deadline) this.#giveUp(this.#take === undefined ? 'unread' : 'deadline');
     });

@@ -65,6 +65,7 @@ export async function postOnce(
       wholeMs: deadlines.submissionMs,
       maxBodyBytes: MAX_ANSWER_BYTES,
       endConnection: () => socket.end(),
+      isWriting: () => socket.isWriting,
       ...(post.stream === undefined ? {} : { opensBody: post.stream }),
     });
     settledAt = performance.now();

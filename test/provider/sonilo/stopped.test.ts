@@ -2,7 +2,7 @@ import type { Socket } from 'node:net';
 import { join } from 'node:path';
 import { expect, test, vi } from 'vitest';
 import type { SubmissionOutcome } from '../../../src/core/provider.ts';
-import { startChild } from '../../support/children.ts';
+import { type Child, startChild } from '../../support/children.ts';
 import { waitFor } from '../../support/wait-for.ts';
 import { SHORT, submission } from './fixtures.ts';
 import { rawServer, response } from './raw-server.ts';
@@ -14,29 +14,38 @@ vi.setConfig({ testTimeout: 30_000 });
 
 const BODY = '{"task_id":"task-1","status":"processing"}';
 
-/** Stopped when its POST has arrived, and going on when all its deadlines are long over. */
+function submittingChild(baseUrl: string, more: Pick<SubmitChildOptions, 'promptBytes'> = {}) {
+  const { maySend: _, ...plain } = submission({ deadlines: SHORT });
+  const options: SubmitChildOptions = { baseUrl, submission: plain, ...more };
+  return startChild({
+    file: join(import.meta.dirname, 'submit-child.ts'),
+    env: { ONETAKE_TEST_SUBMIT: JSON.stringify(options), NODE_TLS_REJECT_UNAUTHORIZED: '0' },
+  });
+}
+
+const STANDSTILL_MS = SHORT.submissionMs + 1_000;
+
+/** Goes on when all its deadlines are long over. */
+async function stop(child: Child): Promise<void> {
+  child.process.kill('SIGSTOP');
+  const stoppedAt = performance.now();
+  await waitFor(() => performance.now() - stoppedAt > STANDSTILL_MS, { what: 'its deadlines' });
+  child.process.kill('SIGCONT');
+}
+
+const outcomeOf = async (child: Child) =>
+  (await child.message<{ outcome: SubmissionOutcome }>((said) => 'outcome' in said, 'its end')).outcome;
+
+/** Stopped when its POST has arrived. */
 async function stoppedWhile(answer: (socket: Socket) => void, tls: boolean): Promise<SubmissionOutcome> {
   const { promise: asked, resolve: onRequest } = Promise.withResolvers<Socket>();
   const server = await rawServer({ tls, onRequest });
-  const { maySend: _, ...plain } = submission({ deadlines: SHORT });
-  const baseUrl = `${tls ? 'https' : 'http'}://localhost:${server.port}`;
-  await using child = startChild({
-    file: join(import.meta.dirname, 'submit-child.ts'),
-    env: {
-      ONETAKE_TEST_SUBMIT: JSON.stringify({ baseUrl, submission: plain } satisfies SubmitChildOptions),
-      ...(tls ? { NODE_TLS_REJECT_UNAUTHORIZED: '0' } : {}),
-    },
-  });
+  await using child = submittingChild(`${tls ? 'https' : 'http'}://localhost:${server.port}`);
   const socket = await asked;
-  child.process.kill('SIGSTOP');
-  const stoppedAt = performance.now();
+  const going = stop(child);
   answer(socket);
-  await waitFor(() => performance.now() - stoppedAt > SHORT.submissionMs + 1_000, { what: 'its deadlines' });
-  child.process.kill('SIGCONT');
-  const { outcome } = await child.message<{ outcome: SubmissionOutcome }>(
-    (said) => 'outcome' in said,
-    'its end',
-  );
+  await going;
+  const outcome = await outcomeOf(child);
   await server.stop();
   expect(server.posts).toBe(1);
   return outcome;
@@ -53,4 +62,31 @@ test.concurrent.each([false, true])(
 test('silence stays silence', async () => {
   const outcome = await stoppedWhile(() => undefined, false);
   expect(outcome).toMatchObject({ certainty: 'unknown', evidence: { errorCode: 'first_response_deadline' } });
+});
+
+test('an event loop that was blocked finds its overdue deadline first: what waits to be written never leaves', async () => {
+  const { promise: begun, resolve } = Promise.withResolvers<Socket>();
+  const server = await rawServer({
+    onConnection: (socket) => socket.once('data', () => resolve(socket.pause())),
+  });
+  await using child = submittingChild(`http://127.0.0.1:${server.port}`, { promptBytes: 32 * 2 ** 20 });
+  const socket = await begun;
+  child.send(STANDSTILL_MS);
+  const blockedAt = performance.now();
+  await waitFor(() => performance.now() - blockedAt > STANDSTILL_MS / 2, { what: 'it to be blocked' });
+  socket.resume();
+  // What the kernel has already; the rest is in the child's own queue.
+  let [arrived, stableSince] = [-1, 0];
+  await waitFor(
+    () => {
+      if (server.bytes !== arrived) stableSince = performance.now();
+      arrived = server.bytes;
+      return performance.now() - stableSince > 200;
+    },
+    { what: 'the kernel to be empty' },
+  );
+  expect(child.messages).toEqual([]);
+  expect(await outcomeOf(child)).toMatchObject({ certainty: 'unknown', evidence: { phase: 'sent' } });
+  await server.stop();
+  expect({ posts: server.posts, bytes: server.bytes }).toEqual({ posts: 0, bytes: arrived });
 });

@@ -28,6 +28,7 @@ function openBody(maxBytes = 512 * 1024 * 1024): OpenBody & { readonly ended: ()
     calledAt: performance.now(),
     wholeMs: 60_000,
     maxBytes,
+    isWriting: () => false,
     endConnection: () => {
       ends += 1;
     },
@@ -302,5 +303,39 @@ describe('an answer without an event', () => {
   it('is read no further than an answer may be long', async () => {
     const opening = await opened(['junk\n', 'x'.repeat(2_000_000)], null);
     expect(opening).toMatchObject({ kind: 'whole', bodyEnd: 'too_large' });
+  });
+});
+
+describe('after a standstill, with its deadlines overdue', () => {
+  const standStill = () => void Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 60);
+  /** Comes when the deadline has fired, and before anything else has had its turn. */
+  const arrives = (body: OpenBody, then = () => {}) =>
+    setTimeout(() => {
+      body.push(Buffer.from('x'));
+      then();
+    }, 25);
+
+  test('what has arrived counts before the silence does', async () => {
+    const body = openBody();
+    body.allow({ idleMs: 20, wholeMs: 60_000 });
+    const next = body.next();
+    arrives(body);
+    standStill();
+    expect(String(await next)).toBe('x');
+    await new Promise(setImmediate);
+    expect(body.how).toBeUndefined();
+    body.cancel();
+  });
+
+  test('one that was put off by what has arrived doesn’t end it', async () => {
+    const body = openBody();
+    body.endBy(20);
+    const next = body.next();
+    arrives(body, () => body.endBy(60_000));
+    standStill();
+    expect(String(await next)).toBe('x');
+    await new Promise(setImmediate);
+    expect(body.how).toBeUndefined();
+    body.cancel();
   });
 });
