@@ -28,6 +28,8 @@ export async function disciplineAccount(
   const { account, operation } = request;
   switch (outcome.reason) {
     case 'task_accepted':
+    case 'stream_started':
+    case 'stream_failed':
       await lockAccount(tx, account);
       await forgetCapacityRefusals(tx, account);
       await endTrials(tx, attempt, request);

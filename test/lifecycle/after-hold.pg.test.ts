@@ -4,7 +4,7 @@ import { rescue } from '../../src/lifecycle/rescue.ts';
 import { settle } from '../../src/lifecycle/settle.ts';
 import { type AttemptWorld, OPERATOR, openAttemptWorld } from '../support/attempts.ts';
 import { laneOf } from '../support/lifecycle-context.ts';
-import { acceptedAs, answeredWith, GATE_CLOSED, refusedWith } from '../support/outcomes.ts';
+import { acceptedAs, answeredWith, GATE_CLOSED, outcomeOf, refusedWith } from '../support/outcomes.ts';
 import { LEASE_MS, openWorld } from '../support/world.ts';
 
 const LIMITS = { requestsPerMinute: 1_000, maxConcurrentGenerations: 50 };
@@ -154,6 +154,26 @@ describe('after a release', () => {
 
     const next = await admit(world.ctx, await laneOf(world.ctx), { wanted: 4 });
     expect('attempts' in next && next.attempts).toHaveLength(1);
+  });
+
+  it.each([
+    ['started', 'stream_started', 'success'],
+    ['failed by its first event', 'stream_failed', 'dependency_failure'],
+  ] as const)('the rest follow a stream that %s: it was accepted', async (_how, reason, health) => {
+    // Nothing is stored in this test.
+    const config = { storage: { directory: 'unused' } };
+    const world = await openAttemptWorld({ limits: LIMITS, operation: BREAKER, config });
+    for (const key of ['a', 'b', 'c', 'd', 'e']) await world.song(key, { mode: 'stream' });
+    await settle(world.ctx, await world.admitted(), refusedWith(402));
+    await world.client.releaseAccount('default', null, OPERATOR);
+    await settle(world.ctx, await world.admitted(), outcomeOf({ reason, health }, { httpStatus: 200 }));
+
+    const rest = await admit(world.ctx, await laneOf(world.ctx), { wanted: 3 });
+    expect('attempts' in rest && rest.attempts).toHaveLength(3);
+    if (!('attempts' in rest)) return;
+    // And the next refusal holds at once, as ever.
+    for (const attempt of rest.attempts.slice(0, 1)) await settle(world.ctx, attempt, refusedWith(402));
+    expect(await liveHolds(world)).toHaveLength(1);
   });
 
   it('an acceptance of a POST from before the hold proves nothing', async () => {
