@@ -32,8 +32,8 @@ export interface ExchangeLimits {
    * destroyed first makes undici finish an aborted response, and that assertion kills the process.
    */
   readonly endConnection?: () => void;
-  /** Whether something of the request waits in this process to be written; by default nothing does. */
-  readonly isWriting?: () => boolean;
+  /** Whether something of the request has still to leave this process; by default nothing has. */
+  readonly isSending?: () => boolean;
   /** An answer of 2xx is replied at its beginning, with a body to read: at most so many bytes of it. */
   readonly opensBody?: { readonly maxBytes: number };
 }
@@ -57,7 +57,7 @@ export function exchange(
     let open: OpenBody | undefined;
     const chunks: Buffer[] = [];
     const calledAt = performance.now();
-    const isWriting = limits.isWriting ?? (() => false);
+    const isSending = limits.isSending ?? (() => false);
 
     const finish = (end: Pick<Reply, 'bodyEnd'> & Partial<Pick<Reply, 'deadline' | 'error' | 'open'>>) => {
       if (done) return;
@@ -90,10 +90,10 @@ export function exchange(
         }
       });
     };
-    const firstResponseTimer = afterArrivals(limits.firstResponseMs, isWriting, () => {
+    const firstResponseTimer = afterArrivals(limits.firstResponseMs, isSending, () => {
       if (startedAt === null) giveUp({ bodyEnd: 'cut', deadline: 'first_response' });
     });
-    const wholeTimer = afterArrivals(limits.wholeMs, isWriting, () => {
+    const wholeTimer = afterArrivals(limits.wholeMs, isSending, () => {
       giveUp({ bodyEnd: 'cut', deadline: 'whole' });
     });
 
@@ -111,7 +111,7 @@ export function exchange(
         clearTimeout(firstResponseTimer);
         if (limits.opensBody === undefined || statusCode >= 300) return;
         const { wholeMs } = limits;
-        open = new OpenBody(started, { calledAt, wholeMs, endConnection, isWriting, ...limits.opensBody });
+        open = new OpenBody(started, { calledAt, wholeMs, endConnection, isSending, ...limits.opensBody });
         finish({ bodyEnd: 'cut', open });
       },
       onResponseData(_controller, chunk) {

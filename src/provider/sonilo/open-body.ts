@@ -21,8 +21,8 @@ export interface OpenBodyTerms {
   readonly wholeMs: number;
   readonly maxBytes: number;
   readonly endConnection: () => void;
-  /** Whether something of the request waits in this process to be written. */
-  readonly isWriting: () => boolean;
+  /** Whether something of the request has still to leave this process. */
+  readonly isSending: () => boolean;
 }
 
 /** Bytes that wait here before the socket is no longer read from. */
@@ -83,7 +83,7 @@ export class OpenBody {
       if (this.#take === resolve) this.#giveUp('idle');
     };
     const idle =
-      this.#idleMs === null ? undefined : afterArrivals(this.#idleMs, this.#terms.isWriting, giveUpIdle);
+      this.#idleMs === null ? undefined : afterArrivals(this.#idleMs, this.#terms.isSending, giveUpIdle);
     await promise;
     clearTimeout(idle);
     return this.next();
@@ -153,7 +153,7 @@ export class OpenBody {
 
   #timer(msFromCall: number): NodeJS.Timeout {
     const leftMs = Math.max(0, msFromCall - (performance.now() - this.#terms.calledAt));
-    const timer = afterArrivals(leftMs, this.#terms.isWriting, () => {
+    const timer = afterArrivals(leftMs, this.#terms.isSending, () => {
       // What arrived just now may have put another in its place.
       if (timer === this.#deadline) this.#giveUp(this.#take === undefined ? 'unread' : 'deadline');
     });

@@ -65,7 +65,7 @@ export async function postOnce(
       wholeMs: deadlines.submissionMs,
       maxBodyBytes: MAX_ANSWER_BYTES,
       endConnection: () => socket.end(),
-      isWriting: () => socket.isWriting,
+      isSending: () => !socket.handedOver || socket.isWriting,
       ...(post.stream === undefined ? {} : { opensBody: post.stream }),
     });
     settledAt = performance.now();

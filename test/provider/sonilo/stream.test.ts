@@ -28,7 +28,7 @@ function openBody(maxBytes = 512 * 1024 * 1024): OpenBody & { readonly ended: ()
     calledAt: performance.now(),
     wholeMs: 60_000,
     maxBytes,
-    isWriting: () => false,
+    isSending: () => false,
     endConnection: () => {
       ends += 1;
     },
