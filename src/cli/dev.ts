@@ -1,4 +1,5 @@
-import { resolve } from 'node:path';
+import { mkdirSync, writeFileSync } from 'node:fs';
+import { join, resolve } from 'node:path';
 import type { Command } from 'commander';
 import { OnetakeError } from '../core/errors.ts';
 import type { OnetakeConfig } from '../runtime/define-config.ts';
@@ -12,6 +13,7 @@ import type { Terminal } from './output.ts';
 import { createService, serve } from './run.ts';
 import { SIMULATOR_FILES_PORT, SIMULATOR_PORT } from './simulate.ts';
 
+const HOME = '.onetake';
 const DATABASE_DIRECTORY = '.onetake/postgres';
 const GENERATIONS_DIRECTORY = 'generations';
 /** Beside that of a real worker: the two know different requests. */
@@ -38,6 +40,7 @@ async function dev(context: Context): Promise<number> {
   try {
     const { locateBinaries } = await import('../embedded/binaries.ts');
     locateBinaries();
+    makeHome(resolve(cwd, HOME));
     terminal.note('Starting PostgreSQL ...');
     const { startEmbeddedPostgres } = await import('../embedded/start-embedded-postgres.ts');
     const postgres = await startEmbeddedPostgres({
@@ -60,6 +63,12 @@ async function dev(context: Context): Promise<number> {
   } finally {
     for (let end = ends.pop(); end !== undefined; end = ends.pop()) await end();
   }
+}
+
+/** The password of the database and what was spooled are nothing for a repository. */
+function makeHome(directory: string): void {
+  const isNew = mkdirSync(directory, { recursive: true }) !== undefined;
+  if (isNew) writeFileSync(join(directory, '.gitignore'), '*\n');
 }
 
 /** A key that only the simulator takes: the real one is never read. */
@@ -124,7 +133,8 @@ function announce(terminal: Terminal, connectionString: string, url: string): vo
     `  DATABASE_URL='${connectionString}' \\`,
     "    npx onetake enqueue text-to-music --field prompt='a slow waltz' --wait",
     '',
-    `Provider: the simulator at ${url}; nothing is charged. Songs: ./${GENERATIONS_DIRECTORY}`,
+    `Provider: the simulator at ${url}; nothing is charged.`,
+    `Songs:    ./${GENERATIONS_DIRECTORY}`,
     '',
   );
 }

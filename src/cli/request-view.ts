@@ -140,7 +140,8 @@ export function showRequest(
 }
 
 function answerOf({ httpStatus, errorCode, streamEnd }: AttemptRow): string | number | null {
-  const answer = httpStatus ?? errorCode;
+  // In words, which a narrow column can break between.
+  const answer = httpStatus ?? errorCode?.replaceAll('_', ' ') ?? null;
   return streamEnd === null ? answer : `${answer}, ${streamEnd.replaceAll('_', ' ')}`;
 }
 
@@ -161,10 +162,16 @@ const CHARGE: Readonly<Record<string, string>> = {
   refunded: 'refunded',
 };
 
+/** Where the name alone says little. */
+const REASON: Readonly<Record<string, string>> = {
+  unsent_own_doing: 'kept back by its worker, nothing was sent',
+};
+
 export function reasonOf(request: {
   readonly stateReason: string | null;
   readonly failureReason: string | null;
   readonly resultStatus: string | null;
 }): string {
-  return (request.failureReason ?? request.resultStatus ?? request.stateReason ?? '').replaceAll('_', ' ');
+  const reason = request.failureReason ?? request.resultStatus ?? request.stateReason ?? '';
+  return REASON[reason] ?? reason.replaceAll('_', ' ');
 }

@@ -46,7 +46,11 @@ export function addRequests(program: Command, run: Runner): void {
               { title: 'operation', value: (row) => row.operation, flexible: true },
               { title: 'age', value: (row) => duration(now - row.createdAt.getTime()), align: 'right' },
               { title: 'charge', value: (row) => row.charge },
-              { title: 'waiting for', value: (row) => row.waitingFor ?? reasonOf(row), flexible: 'wrap' },
+              {
+                title: 'waiting for, or outcome',
+                value: (row) => row.waitingFor ?? reasonOf(row),
+                flexible: 'wrap',
+              },
             ]);
             if (rows.some((row) => row.state === 'ambiguous')) terminal.note(`ambiguous: ${OUTCOME_UNKNOWN}`);
             if (rows.length === options.limit)
@@ -75,7 +79,7 @@ export function addRequests(program: Command, run: Runner): void {
               { title: 'account', value: (row) => row.account, flexible: true },
               { title: 'operation', value: (row) => row.operation, flexible: true },
               { title: 'age', value: (row) => duration(now - row.since.getTime()), align: 'right' },
-              { title: 'why', value: (row) => row.why.replaceAll('_', ' ') },
+              { title: 'why', value: (row) => row.why.replaceAll('_', ' '), flexible: 'wrap' },
               { title: 'refunded', value: refundOf },
               { title: 'provider task', value: (row) => row.providerTaskId, flexible: 'wrap' },
             ]);

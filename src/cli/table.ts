@@ -13,6 +13,8 @@ export interface Column<Row> {
 const GAP = '  ';
 /** A column narrower than this says nothing any more. */
 const NARROWEST = 3;
+/** Text in narrower pieces is hard to put together again. */
+const NARROWEST_PIECE = 12;
 
 /** A title line and the lines of each row, none of them wider than `width`. */
 export function tableLines<Row>(
@@ -83,15 +85,24 @@ function pad(text: string, width: number, column: Column<never> | undefined, isL
   return isLast ? text : text + filling;
 }
 
-/** Takes what is too much from the widest flexible column, then from the widest of all. */
+/**
+ * Takes what is too much from the widest column that wraps, since it loses nothing, then from the widest flexible one,
+ * then from the widest of all.
+ */
 function fitted(natural: readonly number[], columns: readonly Column<never>[], available: number): number[] {
   const widths = [...natural];
-  for (const mayShrink of [(index: number) => columns[index]?.flexible !== undefined, () => true]) {
+  const wraps = (index: number) => columns[index]?.flexible === 'wrap';
+  const isFlexible = (index: number) => columns[index]?.flexible !== undefined;
+  for (const { mayShrink, least } of [
+    { mayShrink: wraps, least: NARROWEST_PIECE },
+    { mayShrink: isFlexible, least: NARROWEST },
+    { mayShrink: () => true, least: NARROWEST },
+  ]) {
     for (;;) {
       if (widths.reduce((sum, each) => sum + each, 0) <= available) return widths;
       const widest = widths
         .map((each, index) => ({ each, index }))
-        .filter(({ each, index }) => each > NARROWEST && mayShrink(index))
+        .filter(({ each, index }) => each > least && mayShrink(index))
         .sort((a, b) => b.each - a.each)[0];
       if (widest === undefined) break;
       widths[widest.index] = widest.each - 1;

@@ -90,6 +90,7 @@ export function instant(at: Date): string {
 export function size(bytes: number): string {
   if (bytes < 1_000) return `${bytes} B`;
   const units = ['kB', 'MB', 'GB'];
-  const power = Math.min(units.length, Math.floor(Math.log10(bytes) / 3));
+  // As it is rounded: 999,950 bytes are 1.0 MB, not 1000.0 kB.
+  const power = Math.min(units.length, Math.floor(Math.log10(bytes / 0.99995) / 3));
   return `${(bytes / 1_000 ** power).toFixed(1)} ${units[power - 1]}`;
 }

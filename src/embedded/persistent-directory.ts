@@ -52,8 +52,10 @@ export function writeSettings(directory: string, settings: PersistentSettings): 
  * The real path of the directory, now ours. Refuses one that a live supervisor serves.
  */
 export async function claimDirectory(asked: string): Promise<string> {
-  mkdirSync(asked, { recursive: true });
+  const isNew = mkdirSync(asked, { recursive: true }) !== undefined;
   const directory = realpathSync(asked);
+  // The password lies in it.
+  if (isNew) writeFileSync(join(directory, '.gitignore'), '*\n');
   for (const end = performance.now() + OWNER_PATIENCE_MS; ; ) {
     const owner = readOwner(directory);
     if (owner === undefined || processState(owner) === 'gone') break;

@@ -1,4 +1,4 @@
-import { existsSync } from 'node:fs';
+import { existsSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { expect, test } from 'vitest';
 import type { Child } from '../support/children.ts';
@@ -31,6 +31,8 @@ test('onetake dev runs all that an app needs, whatever the environment holds, an
   const first = await untilReady(dev);
   expect(new URL(first.databaseUrl).hostname).toBe('127.0.0.1');
   expect(new URL(first.simulatorUrl).hostname).toBe('127.0.0.1');
+  // The password of the database lies there.
+  expect(readFileSync(join(cli.directory, '.onetake', '.gitignore'), 'utf8')).toBe('*\n');
   const env = { DATABASE_URL: first.databaseUrl };
   const args = [
     'enqueue',

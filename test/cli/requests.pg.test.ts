@@ -182,7 +182,9 @@ describe('onetake requests', () => {
     const { stdout, stderr, code } = await cli.run(['requests', 'list']);
     expect(code).toBe(0);
     expect(stdout).not.toContain('…');
-    expect(stdout.split('\n')[0]).toMatch(/^id\s+state\s+account\s+operation\s+age\s+charge\s+waiting for$/);
+    expect(stdout.split('\n')[0]).toMatch(
+      /^id\s+state\s+account\s+operation\s+age\s+charge\s+waiting for, or outcome$/,
+    );
     expect(stdout).toContain(`\n${id.slice(0, 8)}  queued`);
     expect(stdout).not.toContain(id);
     expect(stderr).toContain('Outcome unknown, possibly charged: do not resubmit it.');
@@ -222,6 +224,7 @@ describe('onetake requests', () => {
     expect(stdout).toMatch(new RegExp(`\\n${newer.slice(0, 8)} .* not yet .*task-2`));
     expect(stderr).toContain('onetake requests acknowledge');
     expect(widestLine(stdout)).toBeLessThanOrEqual(80);
+    expect(stdout).not.toContain('…');
     expect(await cli.error(['requests', 'unrefunded', '--account', 'other'])).toMatchObject({
       code: 'unknown_account',
     });

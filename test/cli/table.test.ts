@@ -63,6 +63,21 @@ describe('tableLines', () => {
     ]);
   });
 
+  test('what wraps gives way before what would be cut', () => {
+    const columns: Column<Row>[] = [
+      { title: 'operation', value: (row) => row.id, flexible: true },
+      { title: 'task', value: (row) => row.why, flexible: 'wrap' },
+    ];
+    const rows = [{ id: 'video-to-video-music', count: 1, why: 'a'.repeat(36) }];
+    expect(tableLines(rows, columns, 40, plainText)).toEqual([
+      'operation             task',
+      `video-to-video-music  ${'a'.repeat(18)}`,
+      `                      ${'a'.repeat(18)}`,
+    ]);
+    // Down to where its pieces say nothing any more.
+    expect(tableLines(rows, columns, 30, plainText)[1]).toBe(`video-to-video-…  ${'a'.repeat(12)}`);
+  });
+
   test('colours after padding, so that columns stay aligned', () => {
     const columns = [
       { title: 'state', value: (row: Row) => row.id, format: () => 'red' as const },

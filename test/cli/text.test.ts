@@ -36,7 +36,13 @@ describe('text for a terminal', () => {
       '2 h',
       '2 d',
     ]);
-    expect([999, 1_400, 2_500_000].map(size)).toEqual(['999 B', '1.4 kB', '2.5 MB']);
+    expect([999, 1_400, 999_949, 999_950, 2_500_000].map(size)).toEqual([
+      '999 B',
+      '1.4 kB',
+      '999.9 kB',
+      '1.0 MB',
+      '2.5 MB',
+    ]);
     expect(instant(new Date('2026-03-01T13:00:30.123+01:00'))).toBe('2026-03-01 12:00:30Z');
   });
 });
