@@ -450,6 +450,7 @@ declare
   was text;
   its_attempt uuid;
   started timestamptz;
+  whose uuid;
   task text := resolve_as_accepted.provider_task_id;
 begin
   perform onetake.require_operator(resolve_as_accepted.actor, resolve_as_accepted.reason);
@@ -458,16 +459,19 @@ begin
     raise exception 'onetake: a provider task id has 1 to 255 characters, no control characters and no space around it'
       using errcode = 'invalid_parameter_value';
   end if;
-  if exists (
-    select from onetake.generation_requests other
+  select found.id into whose
+  from (
+    select other.id from onetake.generation_requests other
     join onetake.generation_requests mine on mine.account = other.account
     where mine.id = resolve_as_accepted.request_id and other.id <> mine.id and other.provider_task_id = task
     union all
-    select from onetake.followed_tasks other
+    select other.request_id from onetake.followed_tasks other
     join onetake.generation_requests mine on mine.account = other.account
     where mine.id = resolve_as_accepted.request_id and other.request_id <> mine.id and other.provider_task_id = task
-  ) then
-    raise exception 'onetake: that provider task id belongs to another request of the account'
+  ) found
+  limit 1;
+  if whose is not null then
+    raise exception 'onetake: that provider task id belongs to request % of the account', whose
       using errcode = 'OT003';
   end if;
   select a.id, a.started_at into its_attempt, started

@@ -1,10 +1,10 @@
 import { type Command, Option } from 'commander';
-import { OnetakeError, type OnetakeErrorCode } from '../core/errors.ts';
 import type { AmbiguousSubmission, Resolution } from '../postgres/operator-functions.ts';
 import type { Client, ResolveInput } from '../runtime/client.ts';
 import { instantOf, wholeNumber } from './arguments.ts';
 import type { Runner } from './context.ts';
 import { CommandError, EXIT, usageError } from './errors.ts';
+import { inWords } from './in-words.ts';
 import type { Terminal } from './output.ts';
 import { OUTCOME_UNKNOWN } from './request-view.ts';
 import { duration, instant, shortId } from './text.ts';
@@ -103,7 +103,7 @@ Examples:
         const note = { actor: options.actor ?? environment.actor(), reason: options.reason };
         return withClient(async (client) => {
           if (permitsPost(decision)) await requireConsent(terminal, client, id, options.yes === true);
-          const resolution = await settle(() => client.resolve({ id, ...note, ...decision }));
+          const resolution = await inWords(HINTS, () => client.resolve({ id, ...note, ...decision }));
           if (terminal.json) terminal.value(resolution);
           else showResolution(terminal, resolution);
           return undefined;
@@ -129,7 +129,7 @@ function addReopen(ambiguous: Command, run: Runner): void {
       run(({ terminal, environment, withClient }, id: string, options: ReopenOptions) => {
         const note = { actor: options.actor ?? environment.actor(), reason: options.reason };
         return withClient(async (client) => {
-          const resolution = await settle(() => client.reopen(id, note));
+          const resolution = await inWords(HINTS, () => client.reopen(id, note));
           if (terminal.json) terminal.value(resolution);
           else showResolution(terminal, resolution);
           return undefined;
@@ -194,24 +194,10 @@ async function requireConsent(
   );
 }
 
-/** What is refused is refused by the database; where to look next is the command line's to say. */
-async function settle(act: () => Promise<Resolution>): Promise<Resolution> {
-  try {
-    return await act();
-  } catch (error) {
-    if (!(error instanceof OnetakeError) || error.hint !== undefined) throw error;
-    const hint = HINTS[error.code];
-    if (hint === undefined) throw error;
-    // The database writes its messages as a server does: without a capital and a full stop.
-    const message = `${error.message.charAt(0).toUpperCase()}${error.message.slice(1).replace(/\.$/, '')}.`;
-    throw new OnetakeError(error.code, message, { hint, cause: error });
-  }
-}
-
-const HINTS: Readonly<Partial<Record<OnetakeErrorCode, string>>> = {
+const HINTS = {
   request_not_found: 'See `onetake ambiguous list` for what there is to settle.',
   request_not_in_state: 'See `onetake requests show ID` for where it is now, and why.',
-  task_id_in_use: 'Look at the task id again; `onetake requests list` shows which requests there are.',
+  task_id_in_use: 'Look at the task id again, and at that request: `onetake requests show ID`.',
 };
 
 async function requireAmbiguous(client: Client, id: string): Promise<AmbiguousSubmission> {
@@ -283,7 +269,7 @@ function fromWhen(at: Date): string {
 /** Null where an answer says it anyway, or nobody was there to look. */
 function firstByteOf({ headersSent, headersSentProof, httpStatus }: AmbiguousSubmission): string | null {
   if (headersSent === null || httpStatus !== null) return null;
-  return `${headersSent ? 'went out' : 'did not go out'}, says the ${(headersSentProof ?? '').replaceAll('_', ' ')}`;
+  return `${headersSent ? 'went out' : 'did not go out'} (proof: ${(headersSentProof ?? 'none').replaceAll('_', ' ')})`;
 }
 
 function evidenceOf({ attempt, httpStatus, errorCode, phase }: AmbiguousSubmission): string {

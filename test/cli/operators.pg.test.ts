@@ -64,8 +64,8 @@ describe('onetake ambiguous', () => {
       });
       return /^first byte +(.+)$/m.exec((await cli.run(['ambiguous', 'show', id])).stdout)?.[1];
     };
-    expect(await shown(false, 'oracle')).toBe('did not go out, says the oracle');
-    expect(await shown(true, 'oracle')).toBe('went out, says the oracle');
+    expect(await shown(false, 'oracle')).toBe('did not go out (proof: oracle)');
+    expect(await shown(true, 'oracle')).toBe('went out (proof: oracle)');
     expect(await shown(null, null)).toBeUndefined();
   });
 
@@ -201,11 +201,12 @@ describe('onetake ambiguous', () => {
   test('maps what the database refuses', async () => {
     const { cli, database } = await setStage();
     const { id } = await insertAmbiguous(database);
-    await insertRequest(database, { state: 'accepted', provider_task_id: 'taken' });
+    const other = await insertRequest(database, { state: 'accepted', provider_task_id: 'taken' });
     expect(
       await cli.error(['ambiguous', 'resolve', id, '--accepted', 'taken', '--reason', 'r']),
     ).toMatchObject({
       code: 'task_id_in_use',
+      message: `That provider task id belongs to request ${other} of the account.`,
       exitCode: 1,
     });
     expect(await cli.error(['ambiguous', 'resolve', id, '--abandon', '--reason', ' '])).toMatchObject({
