@@ -139,8 +139,8 @@ export async function recordOutcome(
   }
   const { errorCode } = evidence;
   await moveRequest(ctx, tx, request, settlement, { ...ids, errorCode, notBefore: consequences.notBefore });
-  // Of a request that stays where it is, too: a late refusal has bought nothing.
-  if (isLost || isLate) await updateCharge(tx, request.id);
+  // Of a request that stays where it is, too.
+  if (isLost) await updateCharge(tx, request.id);
   // What has lost one confirmed attempt may have lost others, whose workers are gone.
   if (isLost && intent) await doubtInstallation(tx, 'intent_lost', intent.worker, intent.startedAt);
 

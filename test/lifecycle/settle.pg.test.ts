@@ -186,7 +186,7 @@ describe('*unsent*', () => {
     expect(await world.request(id)).toMatchObject({ state: 'queued', state_reason: 'unsent' });
   });
 
-  it('or a refusal, told after somebody has settled the attempt, returns nothing to the queue; a refusal bought nothing', async () => {
+  it('or a refusal, told after somebody has settled the attempt, returns nothing to the queue', async () => {
     const attempt = await lostSong();
     for (const status of [401, 402, 403, 429, 503]) {
       const answer = outcomeOfResponse({ status, resubmitOn: [503] });
@@ -195,7 +195,7 @@ describe('*unsent*', () => {
     }
     await record(attempt, 'worker');
     await record(attempt, 'replay');
-    expect(await world.request(attempt.requestId)).toMatchObject({ ...FROZEN, charge: 'none' });
+    expect(await world.request(attempt.requestId)).toMatchObject(FROZEN);
     expect(await jobRows(world.database)).toEqual([]);
     expect(await world.database.query('select * from onetake.account_holds')).toEqual([]);
   });
