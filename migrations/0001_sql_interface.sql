@@ -100,8 +100,6 @@ for each row execute function onetake.guard_request_move();
 create trigger generation_requests_guard_truncate before truncate on onetake.generation_requests
 for each statement execute function onetake.guard_request_move();
 --> statement-breakpoint
--- What finance may have to pay, over all attempts of a request. Late evidence and an operator's word
--- count; an operator's "not accepted" does not make an unknown outcome known.
 -- The next turn of a group in its lane: after the last that it has queued, and after the one that the lane has come
 -- to, so that whoever has been away neither saves turns up nor waits for those that others have queued. Requests above,
 -- at and below priority 0 take turns of their own. Two descents of an index and no lock: two transactions that don't
@@ -225,6 +223,8 @@ exception when query_canceled or others then
 end
 $$;
 --> statement-breakpoint
+-- What finance may have to pay, over all attempts of a request. Late evidence and an operator's word
+-- count; an operator's "not accepted" does not make an unknown outcome known.
 create function onetake.charge_of(request_id uuid) returns text
 language sql stable set search_path = pg_catalog, pg_temp
 as $$

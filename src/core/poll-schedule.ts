@@ -28,10 +28,10 @@ export function nextPollDelayMs(settings: PollSettings, history: PollHistory, ra
   return Math.min(cap, Math.max(spread, history.retryAfterMs ?? 0));
 }
 
-/** How long a failed task is asked whether its money came back. */
 /** The provider keeps what it made for seven days; a day later what can't be had is taken for lost. */
 export const RESULT_LOST_AFTER_MS = 8 * 86_400_000;
 
+/** How long a failed task is asked whether its money came back. */
 export const REFUND_WATCH_MS = 3_600_000;
 const REFUND_MAX_INTERVAL_MS = 60_000;
 

@@ -8,7 +8,8 @@ import { audioLines, begin, COMPLETE, sha256, soundOf, stream, TITLE } from '../
 import { waitFor } from '../support/wait-for.ts';
 import { LEASE_MS, openWorld } from '../support/world.ts';
 
-it('a reader that is killed, or stopped past its lease, publishes nothing; one that is told to end does first', async () => {
+/** A provider that answers when the test says so, and a place for what comes. */
+async function streamingWorld() {
   const directory = await mkdtemp(join(tmpdir(), 'onetake-streams-'));
   onTestFinished(() => rm(directory, { recursive: true, force: true, maxRetries: 5 }));
   const world = await openWorld({
@@ -16,6 +17,11 @@ it('a reader that is killed, or stopped past its lease, publishes nothing; one t
     config: { storage: { directory, allowPrivateHosts: true } },
   });
   world.raw.onPost = hold;
+  return { world, directory };
+}
+
+it('a reader that is killed, or stopped past its lease, publishes nothing; one that is told to end does first', async () => {
+  const { world, directory } = await streamingWorld();
   const rescuer = world.worker();
   const sound = soundOf('killed');
   const partial = () => readdir(join(directory, '.partial')).catch(() => []);
@@ -84,13 +90,7 @@ it('a reader that is killed, or stopped past its lease, publishes nothing; one t
 });
 
 it('a worker that slept through its lease before the first event still brings what was paid for', async () => {
-  const directory = await mkdtemp(join(tmpdir(), 'onetake-streams-'));
-  onTestFinished(() => rm(directory, { recursive: true, force: true, maxRetries: 5 }));
-  const world = await openWorld({
-    provider: 'raw',
-    config: { storage: { directory, allowPrivateHosts: true } },
-  });
-  world.raw.onPost = hold;
+  const { world } = await streamingWorld();
   const id = await world.song('asleep', { mode: 'stream' });
   const child = await world.child('worker');
   const call = await world.raw.post(1);
